@@ -1,0 +1,168 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/crypto.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/rng.h"
+#include "base/sqlite.h"
+#include "base/text.h"
+#include "base/time.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(Text, SplitKeepsEmptyParts) { EXPECT_THAT(split("a,,b,", ','), ElementsAre("a", "", "b", "")); }
+
+TEST(Text, ClosestOffersOnlyNearNames) {
+  EXPECT_EQ(closest("learning_rat", {"learning_rate", "layers"}), "learning_rate");
+  EXPECT_EQ(closest("zzz", {"learning_rate", "layers"}), "");
+}
+
+TEST(Text, PercentCodingRoundTripsEveryByte) {
+  std::string all;
+  for (int i = 0; i < 256; ++i) all += static_cast<char>(i);
+  EXPECT_EQ(percent_decode(percent_encode(all)), all);
+  EXPECT_EQ(percent_encode("a/b +é", "/"), "a/b%20%2B%C3%A9");
+  EXPECT_EQ(percent_decode("%4"), std::nullopt);
+  EXPECT_EQ(percent_decode("%zz"), std::nullopt);
+}
+
+TEST(Text, Utf8) {
+  EXPECT_TRUE(is_utf8("é漢😀"));
+  EXPECT_FALSE(is_utf8("\xc0\xaf"));          // overlong
+  EXPECT_FALSE(is_utf8("\xed\xa0\x80"));      // surrogate
+  EXPECT_FALSE(is_utf8("\xf4\x90\x80\x80"));  // above U+10FFFF
+  EXPECT_EQ(to_utf8_lossy("a\xff" "b"), "a\xef\xbf\xbd" "b");
+}
+
+TEST(Text, ParseIntRefusesRestAndOverflow) {
+  EXPECT_EQ(parse_int("-12"), -12);
+  EXPECT_EQ(parse_int("12x"), std::nullopt);
+  EXPECT_EQ(parse_int("99999999999999999999"), std::nullopt);
+  EXPECT_EQ(parse_int(""), std::nullopt);
+}
+
+TEST(TimeFormat, RoundTrips) {
+  const Time time{1'796'056'918'123};
+  EXPECT_EQ(parse_iso8601(format_iso8601_millis(time)), time);
+  EXPECT_EQ(parse_compact(format_compact(time))->unix_ms, time.unix_ms / 1000 * 1000);
+  EXPECT_EQ(parse_http_date(format_http_date(time))->unix_ms, time.unix_ms / 1000 * 1000);
+  EXPECT_EQ(format_http_date(Time{784111777000}), "Sun, 06 Nov 1994 08:49:37 GMT");
+  EXPECT_EQ(parse_iso8601("2026-11-29"), std::nullopt);
+}
+
+TEST(Crypto, PublishedDigests) {
+  // FIPS 180-2, RFC 4231 case 2, the check values of the CRC catalogue for "123456789".
+  EXPECT_EQ(crypto::hex(crypto::sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(crypto::hex(crypto::hmac_sha256("Jefe", "what do ya want for nothing?")),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_EQ(crypto::hex(crypto::digest(crypto::Digest::crc32, "123456789")), "cbf43926");
+  EXPECT_EQ(crypto::hex(crypto::digest(crypto::Digest::crc32c, "123456789")), "e3069283");
+  EXPECT_EQ(crypto::hex(crypto::digest(crypto::Digest::crc64nvme, "123456789")), "ae8b14860a799888");
+  EXPECT_EQ(crypto::hex(crypto::digest(crypto::Digest::md5, "abc")), "900150983cd24fb0d6963f7d28e17f72");
+}
+
+TEST(Crypto, CrcIsTheSameInPieces) {
+  std::string data;
+  Rng rng(1);
+  for (int i = 0; i < 1000; ++i) data += static_cast<char>(rng.below(256));
+  for (const auto kind : {crypto::Digest::crc32, crypto::Digest::crc32c, crypto::Digest::crc64nvme}) {
+    crypto::Hasher hasher(kind);
+    hasher.update(std::string_view(data).substr(0, 333));
+    hasher.update(std::string_view(data).substr(333));
+    EXPECT_EQ(hasher.finish(), crypto::digest(kind, data));
+  }
+}
+
+TEST(Crypto, SealedValuesOpenOnlyWithTheirKeyAndContext) {
+  const auto key = crypto::random_bytes(32);
+  auto sealed = crypto::seal(key, "secret", "key/1");
+  EXPECT_EQ(crypto::open(key, sealed, "key/1").value(), "secret");
+  EXPECT_FALSE(crypto::open(key, sealed, "key/2"));
+  EXPECT_FALSE(crypto::open(crypto::random_bytes(32), sealed, "key/1"));
+  sealed[14] = static_cast<char>(sealed[14] ^ 1);
+  EXPECT_EQ(crypto::open(key, sealed, "key/1").error().code, ErrorCode::corrupt);
+}
+
+TEST(Crypto, Base64) {
+  EXPECT_EQ(crypto::base64("foob"), "Zm9vYg==");
+  EXPECT_EQ(crypto::base64_decode("Zm9vYg=="), "foob");
+  EXPECT_EQ(crypto::base64_decode("Zm9v!!=="), std::nullopt);
+  EXPECT_EQ(crypto::base64url_decode(crypto::base64url("\xff\xfe?")), "\xff\xfe?");
+}
+
+TEST(File, AtomicWriteReplacesWholeFiles) {
+  const TempDir dir;
+  ASSERT_TRUE(write_file_atomic(dir / "a", "one"));
+  ASSERT_TRUE(write_file_atomic(dir / "a", "two"));
+  EXPECT_EQ(read_file(dir / "a").value(), "two");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1);
+  EXPECT_EQ(write_file_atomic(dir / "none/a", "x").error().code, ErrorCode::not_found);
+  EXPECT_EQ(read_file(dir / "a", 2).error().code, ErrorCode::resource_exhausted);
+}
+
+TEST(File, LockIsExclusive) {
+  const TempDir dir;
+  auto first = FileLock::acquire(dir / "lock");
+  ASSERT_TRUE(first);
+  EXPECT_EQ(FileLock::acquire(dir / "lock").error().code, ErrorCode::failed_precondition);
+}
+
+TEST(File, MakeDirectoriesRefusesAFileInTheWay) {
+  const TempDir dir;
+  ASSERT_TRUE(make_directories(dir / "a/b/c"));
+  ASSERT_TRUE(make_directories(dir / "a/b/c"));
+  ASSERT_TRUE(write_file_atomic(dir / "f", "x"));
+  EXPECT_FALSE(make_directories(dir / "f"));
+}
+
+TEST(Json, ErrorsSayWhere) {
+  EXPECT_THAT(json::parse("{\"a\": }").error().message, HasSubstr("malformed JSON"));
+  EXPECT_FALSE(json::parse("{} {}"));
+  EXPECT_FALSE(json::parse(std::string(100, '[')));
+  const auto object = json::parse_object(R"({"a": "x", "n": 3, "z": null})").value();
+  EXPECT_EQ(json::get_string(object, "a").value(), "x");
+  EXPECT_THAT(json::get_int(object, "a").error().message, HasSubstr("a must be an integer, not \"x\""));
+  EXPECT_THAT(json::get_int(object, "z").error().message, HasSubstr("z is missing"));
+}
+
+TEST(Sqlite, TransactionsRollBackUnlessCommitted) {
+  const TempDir dir;
+  auto database = sqlite::Database::open(dir / "db").value();
+  ASSERT_TRUE(database.execute("CREATE TABLE t(a INTEGER PRIMARY KEY, b BLOB)"));
+  auto insert = database.prepare("INSERT INTO t VALUES(?, ?)").value();
+  {
+    auto transaction = sqlite::Transaction::begin(database).value();
+    ASSERT_TRUE(insert.bind(1, std::int64_t{1}).bind_blob(2, std::string_view("x\0y", 3)).run());
+  }
+  auto count = database.prepare("SELECT count(*) FROM t").value();
+  ASSERT_TRUE(count.step().value());
+  EXPECT_EQ(count.integer(0), 0);
+  count.reset();
+  auto transaction = sqlite::Transaction::begin(database).value();
+  ASSERT_TRUE(insert.bind(1, std::int64_t{1}).bind_blob(2, std::string_view("x\0y", 3)).run());
+  ASSERT_TRUE(transaction.commit());
+  EXPECT_EQ(insert.bind(1, std::int64_t{1}).bind_null(2).run().error().code, ErrorCode::already_exists);
+  auto select = database.prepare("SELECT b FROM t").value();
+  ASSERT_TRUE(select.step().value());
+  EXPECT_EQ(select.blob(0), std::string_view("x\0y", 3));
+}
+
+TEST(Rng, BelowIsInRangeAndRepeatable) {
+  Rng a(7);
+  Rng b(7);
+  for (int i = 0; i < 1000; ++i) {
+    const auto value = a.below(10);
+    EXPECT_LT(value, 10U);
+    EXPECT_EQ(value, b.below(10));
+  }
+}
+
+}  // namespace
+}  // namespace muster
