@@ -1,0 +1,123 @@
+// The control core: decide what an event means, apply what became durable, and derive what must happen
+// outside. All pure: the same state, event and time give the same answer on every machine.
+//
+// decide() reads the state and one event and says what must become durable (Commit) and what must then
+// happen outside (Effects). apply() is the only way the durable state ever changes: the live process and the
+// loading of the store both go through it, so memory and disk cannot disagree. Effects on the engine are not
+// decided but derived by pending() from the state: live and after a restart alike.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "base/time.h"
+#include "control/state.h"
+#include "domain/commit.h"
+#include "domain/launch.h"
+#include "domain/report.h"
+#include "domain/workload.h"
+
+namespace muster::control {
+
+// ---- events ----
+
+// From api. `request` is the request as received (JSON object text), kept for Describe.
+struct SubmitJob {
+  domain::JobKind kind = domain::JobKind::training;
+  std::string name;
+  int nodes = 1;
+  Millis max_runtime{86'400'000};
+  Millis grace{120'000};
+  int retries = 0;
+  domain::Workload workload;
+  std::string request;
+};
+struct StopJob {
+  domain::JobKind kind = domain::JobKind::training;
+  std::string name;
+};
+// Forgets every job that ended before `before`; their logs go through the outbox.
+struct PruneJobs {
+  Time before;
+};
+struct AddAccessKey {
+  domain::AccessKey key;
+};
+// An outbox entry has been carried out.
+struct OutboxDone {
+  std::uint64_t sequence = 0;
+};
+struct Report {
+  domain::RankReport report;
+};
+// From the engine.
+struct EngineInventory {
+  domain::Inventory inventory;
+  std::vector<domain::Observation> observations;
+};
+struct LaunchDone {
+  domain::AttemptId attempt;
+  std::optional<Error> error;  // set: the gang did not start
+};
+struct RankGone {
+  domain::LaunchId launch;
+  std::string message;
+};
+struct Tick {};
+
+using Event = std::variant<SubmitJob, StopJob, PruneJobs, AddAccessKey, OutboxDone, Report, EngineInventory,
+                           LaunchDone, RankGone, Tick>;
+
+// ---- what a decision is ----
+
+// The answer to the caller of a command; leaves only after the commit.
+struct Reply {
+  std::optional<Error> error;   // a refusal
+  domain::JobId job;            // SubmitJob
+  domain::ReportAnswer answer = domain::ReportAnswer::applied;  // Report
+  std::vector<domain::JobId> pruned;
+  std::vector<std::string> pruned_names;
+};
+
+struct Decision {
+  domain::Commit commit;
+  std::optional<Reply> reply;      // for SubmitJob, StopJob, PruneJobs, Report
+};
+
+[[nodiscard]] Decision decide(const State& state, const Event& event, Time now);
+void apply(State& state, const domain::Commit& commit);
+// Volatile facts of an event (inventory, observations, heard): not durable, applied before decide().
+void observe(State& state, const Event& event, Time now);
+
+// One scheduling cycle: places what fits, in order, all or nothing. Called once a batch.
+[[nodiscard]] domain::Commit schedule(const State& state, Time now);
+
+// ---- derived ----
+
+// Start every rank of the attempt (its workload is read from the store by the executor).
+struct LaunchGang {
+  domain::AttemptId attempt;
+};
+struct StopRank {
+  domain::LaunchId launch;
+  Millis grace{0};
+};
+struct ReleaseRank {
+  domain::LaunchId launch;
+};
+using Effect = std::variant<LaunchGang, StopRank, ReleaseRank>;
+
+// Every engine effect that the durable state calls for and the observations do not show as done.
+// Level-triggered: asked for again after a load and every second; doing one twice is harmless.
+[[nodiscard]] std::vector<Effect> pending(const State& state, Time now);
+
+// What a runner must do now; nullopt: the launch is stale (410).
+[[nodiscard]] std::optional<domain::Desired> desired(const State& state, const domain::LaunchId& launch);
+
+// Why a live job is where it is, with numbers: "waits: needs 4 nodes; 3 are free, ...".
+[[nodiscard]] std::string explain(const State& state, domain::JobId job, Time now);
+
+}  // namespace muster::control

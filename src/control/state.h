@@ -1,0 +1,51 @@
+// The state of the control plane: durable records plus what the engine was last seen to do. Pure value, owned
+// by the one control thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "domain/cluster.h"
+#include "domain/commit.h"
+#include "domain/job.h"
+#include "domain/report.h"
+
+namespace muster::control {
+
+// A small index entry for each ended job; the whole record stays in the store.
+struct EndedJob {
+  domain::JobId id;
+  domain::JobKind kind = domain::JobKind::training;
+  std::string name;
+  Time created;
+  Time modified;
+  Time ended;
+  domain::Outcome outcome = domain::Outcome::succeeded;
+  domain::Cause cause = domain::Cause::program;
+};
+
+struct State {
+  // ---- durable ----
+  domain::Counters counters;
+  std::map<domain::JobId, domain::Job> jobs;          // live; FIFO order is id order
+  std::map<domain::JobId, EndedJob> ended;
+  std::map<std::pair<domain::JobKind, std::string>, domain::JobId> names;  // live and ended
+  std::map<domain::AttemptId, domain::Attempt> attempts;                  // of live jobs
+  std::map<std::uint64_t, domain::Outbox> outbox;
+  std::map<std::string, domain::AccessKey> access_keys;
+  // ---- volatile: never committed, empty after a load ----
+  std::vector<domain::Node> nodes;      // the engine's last inventory
+  bool inventory_known = false;              // nothing is placed before the first one
+  std::set<domain::LaunchId> observed;       // launches that the engine says are alive
+  std::map<domain::LaunchId, Time> heard;    // last report or poll of a runner
+};
+
+// Equal durable parts: what a crash and a load must preserve.
+bool same_durable_state(const State& a, const State& b);
+
+}  // namespace muster::control

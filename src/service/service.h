@@ -1,0 +1,82 @@
+// The control service: one thread that owns the State, drains events, commits, and releases effects.
+//
+// The loop (docs/ARCHITECTURE.md): drain up to 256 waiting events; for each observe, decide, apply; one
+// scheduling cycle; one blocking transaction with all their commits; then release replies and effects. If
+// the transaction fails the whole State is loaded again, every command of the batch is answered
+// `unavailable`, and no effect leaves.
+//
+// Service::step() is that loop's body. musterd's control thread calls it (Runner below); the simulation calls
+// it with its own ports and clock: the same code.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/time.h"
+#include "control/control.h"
+#include "ports/engine.h"
+#include "ports/log_store.h"
+#include "ports/secrets.h"
+#include "ports/store.h"
+
+namespace muster::service {
+
+// A job as Describe shows it.
+struct JobView {
+  domain::Job job;
+  std::string request;      // JSON, as received
+  std::string explanation;  // control::explain, for live jobs
+};
+
+// What List shows; live and ended alike.
+struct JobSummary {
+  domain::JobId id;
+  domain::JobKind kind = domain::JobKind::training;
+  std::string name;
+  Time created;
+  Time modified;
+  std::optional<Time> ended;
+  domain::Phase phase = domain::Phase::queued;
+  bool stopping = false;
+  std::optional<domain::Outcome> outcome;
+  std::optional<domain::Cause> cause;
+};
+
+struct NodeView {
+  domain::Node node;
+  std::string job;  // name of the job that holds it, or empty
+  int rank = 0;
+};
+
+// What api handlers see of the service. Thread-safe; every call blocks its caller until the control thread
+// has answered (after the commit). unavailable: the store failed, retry; resource_exhausted: queue full.
+class Service {
+ public:
+  virtual ~Service() = default;
+  virtual Result<control::Reply> call(control::Event command) = 0;
+  virtual Result<JobView> job(domain::JobKind kind, const std::string& name) = 0;  // not_found
+  virtual Result<std::vector<JobSummary>> jobs(domain::JobKind kind) = 0;          // by id
+  virtual Result<std::vector<NodeView>> nodes() = 0;
+  virtual Result<domain::AccessKey> access_key(const std::string& id) = 0;        // not_found
+  // nullopt in the answer: stale launch. Calls `done` once: at once if the version differs from `after`, else
+  // at the next change or after `wait`. `done` runs on the control thread and must not block.
+  using DesiredDone = std::function<void(Result<std::optional<domain::Desired>>)>;
+  virtual void watch(const domain::LaunchId& launch, std::uint64_t after, Millis wait, DesiredDone done) = 0;
+  // The launch as its runner may still use it (credentials, logs): false once stale or ended.
+  virtual Result<bool> launch_live(const domain::LaunchId& launch) = 0;
+  // What the launch's runner was told: job name, kind, log names. not_found when stale.
+  struct LaunchInfo {
+    domain::JobKind kind = domain::JobKind::training;
+    std::string job_name;
+    std::string log_group;
+    std::string log_stream;
+  };
+  virtual Result<LaunchInfo> launch_info(const domain::LaunchId& launch) = 0;
+};
+
+}  // namespace muster::service
