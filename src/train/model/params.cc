@@ -1,0 +1,197 @@
+#include "train/model/params.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/assert.h"
+#include "base/rng.h"
+
+namespace muster::train {
+namespace {
+
+using Config = ModelConfig;
+
+std::int64_t vocab(const Config& c) { return c.vocab; }
+std::int64_t width(const Config& c) { return c.width; }
+std::int64_t query_width(const Config& c) { return c.query_width(); }
+std::int64_t kv_width(const Config& c) { return c.kv_width(); }
+std::int64_t ffn(const Config& c) { return c.ffn; }
+
+constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
+
+constexpr ParamSpec kSpecs[] = {
+    {kEmbedding, vocab, width, true, Init::normal},
+    {"model.layers.*.self_attn.q_proj.weight", query_width, width, true, Init::normal},
+    {"model.layers.*.self_attn.k_proj.weight", kv_width, width, true, Init::normal},
+    {"model.layers.*.self_attn.v_proj.weight", kv_width, width, true, Init::normal},
+    {"model.layers.*.self_attn.o_proj.weight", width, query_width, true, Init::residual},
+    {"model.layers.*.mlp.gate_proj.weight", ffn, width, true, Init::normal},
+    {"model.layers.*.mlp.up_proj.weight", ffn, width, true, Init::normal},
+    {"model.layers.*.mlp.down_proj.weight", width, ffn, true, Init::residual},
+    {"model.layers.*.input_layernorm.weight", width, nullptr, false, Init::ones},
+    {"model.layers.*.post_attention_layernorm.weight", width, nullptr, false, Init::ones},
+    {"model.norm.weight", width, nullptr, false, Init::ones},
+    {"lm_head.weight", vocab, width, true, Init::normal, kEmbedding},
+};
+
+bool per_layer(const ParamSpec& spec) { return spec.pattern.find('*') != std::string_view::npos; }
+
+std::string layer_name(std::string_view pattern, std::int64_t layer) {
+  const auto star = pattern.find('*');
+  return std::string(pattern.substr(0, star)) + std::to_string(layer) + std::string(pattern.substr(star + 1));
+}
+
+Param make_param(const Config& config, const ParamSpec& spec, std::string name, std::int64_t offset) {
+  Param param{.name = std::move(name), .shape = {spec.rows(config)}, .offset = offset, .numel = 0, .spec = &spec};
+  if (spec.columns != nullptr) param.shape.push_back(spec.columns(config));
+  param.numel = param.shape[0] * (param.shape.size() == 2 ? param.shape[1] : 1);
+  return param;
+}
+
+struct Limit {
+  std::string_view key;
+  std::int64_t value;
+  std::int64_t most;
+};
+
+// FNV-1a, 64 bits.
+std::uint64_t hash(std::string_view text) {
+  std::uint64_t h = 0xcbf29ce484222325ULL;
+  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  return h;
+}
+
+// Mean 0, standard deviation 1, from the counter alone. Exact integer sums: the same bits everywhere.
+double normal_at(std::uint64_t key, std::int64_t index) {
+  constexpr int kTerms = 8;
+  constexpr double kMean = kTerms * 65535.0 / 2;
+  constexpr double kInverseDeviation = 1.0 / 53509.91992145008;  // sqrt(8 * (65536^2 - 1) / 12)
+  std::int64_t sum = 0;
+  for (std::uint64_t word = 0; word < 2; ++word) {
+    const std::uint64_t counter = 2 * static_cast<std::uint64_t>(index) + word + 1;
+    const std::uint64_t bits = Rng::mix(key + counter * 0x9e3779b97f4a7c15ULL);
+    for (int part = 0; part < 4; ++part) sum += static_cast<std::int64_t>((bits >> (16 * part)) & 0xffff);
+  }
+  return (static_cast<double>(sum) - kMean) * kInverseDeviation;
+}
+
+}  // namespace
+
+Result<ModelConfig> validated(ModelConfig config) {
+  const Limit limits[] = {{"vocab", config.vocab, 1 << 20},         {"layers", config.layers, 1024},
+                          {"width", config.width, 1 << 16},         {"heads", config.heads, 1024},
+                          {"kv_heads", config.kv_heads, 1024},      {"ffn", config.ffn, 1 << 20},
+                          {"max_sequence", config.max_sequence, 1 << 20}};
+  for (const Limit& limit : limits) {
+    if (limit.value < 1 || limit.value > limit.most) {
+      return fail(ErrorCode::invalid_argument, "model." + std::string(limit.key) + " is " + std::to_string(limit.value) +
+                                                   "; it must be from 1 to " + std::to_string(limit.most));
+    }
+  }
+  if (config.heads % config.kv_heads != 0) {
+    return fail(ErrorCode::invalid_argument,
+                "model.kv_heads is " + std::to_string(config.kv_heads) + "; it must divide model.heads, which is " +
+                    std::to_string(config.heads));
+  }
+  if (config.head_dim == 0) {
+    if (config.width % config.heads != 0) {
+      return fail(ErrorCode::invalid_argument, "model.width " + std::to_string(config.width) +
+                                                   " is not a multiple of model.heads " + std::to_string(config.heads) +
+                                                   "; change one, or set model.head_dim");
+    }
+    config.head_dim = config.width / config.heads;
+  }
+  if (config.head_dim < 2 || config.head_dim > 1024 || config.head_dim % 2 != 0) {
+    return fail(ErrorCode::invalid_argument, "model.head_dim is " + std::to_string(config.head_dim) +
+                                                 "; it must be even, from 2 to 1024 (rotary embedding turns pairs)");
+  }
+  if (!(config.rope_theta >= 1) || !(config.norm_eps > 0 && config.norm_eps < 1) ||
+      !(config.init_std >= 0 && config.init_std <= 10)) {
+    return fail(ErrorCode::invalid_argument,
+                "model.rope_theta must be at least 1 (it is " + std::to_string(config.rope_theta) +
+                    "), model.norm_eps between 0 and 1 (" + std::to_string(config.norm_eps) +
+                    ") and model.init_std from 0 to 10 (" + std::to_string(config.init_std) + ")");
+  }
+  return config;
+}
+
+Result<ModelConfig> preset(std::string_view name, std::int64_t vocab_wanted) {
+  ModelConfig config;
+  if (name == "quickstart") {
+    config = {.vocab = 4096, .layers = 4, .width = 256, .heads = 4, .kv_heads = 2, .ffn = 704, .tied = false,
+              .max_sequence = 256};
+  } else if (name == "bench") {
+    config = {.vocab = 4096, .layers = 4, .width = 512, .heads = 8, .kv_heads = 8, .ffn = 1376, .tied = false,
+              .max_sequence = 256};
+  } else if (name == "tiny") {
+    config = {.vocab = 64, .layers = 2, .width = 32, .heads = 4, .kv_heads = 2, .ffn = 48, .tied = false,
+              .max_sequence = 32};
+  } else {
+    return fail(ErrorCode::invalid_argument,
+                "model preset \"" + std::string(name) + "\" does not exist; there are quickstart, bench and tiny");
+  }
+  if (vocab_wanted != 0) config.vocab = vocab_wanted;
+  return validated(config);
+}
+
+std::int64_t size_of(Dtype dtype) { return dtype == Dtype::f32 ? 4 : 8; }
+
+std::span<const ParamSpec> param_specs() { return kSpecs; }
+
+ParamTable::ParamTable(const ModelConfig& config) : config_(config) {
+  const auto add = [this](const ParamSpec& spec, std::string name) {
+    params_.push_back(make_param(config_, spec, std::move(name), numel_));
+    numel_ += params_.back().numel;
+  };
+  // Hugging Face's order: what stands before the layers, layer by layer, what stands behind them.
+  const auto first = std::ranges::find_if(kSpecs, per_layer);
+  const auto behind = std::find_if_not(first, std::end(kSpecs), per_layer);
+  for (auto spec = std::begin(kSpecs); spec != first; ++spec) add(*spec, std::string(spec->pattern));
+  for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+    for (auto spec = first; spec != behind; ++spec) add(*spec, layer_name(spec->pattern, layer));
+  }
+  for (auto spec = behind; spec != std::end(kSpecs); ++spec) {
+    if (config_.tied && !spec->tied_to.empty()) {
+      tail_ += at(spec->tied_to).numel;
+    } else {
+      add(*spec, std::string(spec->pattern));
+    }
+  }
+  for (const Param& param : params_) {
+    for (std::int64_t begin = 0; begin < param.numel; begin += kBlock) {
+      blocks_.push_back({param.offset + begin, param.offset + std::min(begin + kBlock, param.numel)});
+    }
+  }
+}
+
+const Param* ParamTable::find(std::string_view name) const {
+  const auto found = std::ranges::find(params_, name, &Param::name);
+  return found == params_.end() ? nullptr : &*found;
+}
+
+const Param& ParamTable::at(std::string_view name) const {
+  const Param* param = find(name);
+  MUSTER_ASSERT(param != nullptr);
+  return *param;
+}
+
+template <typename T>
+void init_param(const ModelConfig& config, const Param& param, std::uint64_t seed, std::int64_t begin,
+                std::span<T> out) {
+  MUSTER_ASSERT(begin >= 0 && begin + static_cast<std::int64_t>(out.size()) <= param.numel);
+  if (param.spec->init == Init::ones) {
+    std::ranges::fill(out, T{1});
+    return;
+  }
+  const bool residual = param.spec->init == Init::residual;
+  const double deviation =
+      config.init_std / (residual ? std::sqrt(2.0 * static_cast<double>(config.layers)) : 1.0);
+  const std::uint64_t key = Rng::mix(seed + 0x9e3779b97f4a7c15ULL) ^ hash(param.name);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i] = static_cast<T>(normal_at(key, begin + static_cast<std::int64_t>(i)) * deviation);
+  }
+}
+template void init_param<float>(const ModelConfig&, const Param&, std::uint64_t, std::int64_t, std::span<float>);
+template void init_param<double>(const ModelConfig&, const Param&, std::uint64_t, std::int64_t, std::span<double>);
+
+}  // namespace muster::train

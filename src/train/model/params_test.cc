@@ -1,0 +1,185 @@
+#include "train/model/params.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "train/model/flat_buffer.h"
+
+namespace muster::train {
+namespace {
+
+ModelConfig tiny(bool tied = false) {
+  ModelConfig config = preset("tiny").value();
+  config.tied = tied;
+  return config;
+}
+
+TEST(Params, NamesShapesAndOrderAreHuggingFaces) {
+  const ParamTable table(tiny());
+  std::string text;
+  for (const Param& param : table.params()) {
+    text += param.name;
+    for (const auto length : param.shape) text += " " + std::to_string(length);
+    text += "\n";
+  }
+  EXPECT_EQ(text,
+            "model.embed_tokens.weight 64 32\n"
+            "model.layers.0.self_attn.q_proj.weight 32 32\n"
+            "model.layers.0.self_attn.k_proj.weight 16 32\n"
+            "model.layers.0.self_attn.v_proj.weight 16 32\n"
+            "model.layers.0.self_attn.o_proj.weight 32 32\n"
+            "model.layers.0.mlp.gate_proj.weight 48 32\n"
+            "model.layers.0.mlp.up_proj.weight 48 32\n"
+            "model.layers.0.mlp.down_proj.weight 32 48\n"
+            "model.layers.0.input_layernorm.weight 32\n"
+            "model.layers.0.post_attention_layernorm.weight 32\n"
+            "model.layers.1.self_attn.q_proj.weight 32 32\n"
+            "model.layers.1.self_attn.k_proj.weight 16 32\n"
+            "model.layers.1.self_attn.v_proj.weight 16 32\n"
+            "model.layers.1.self_attn.o_proj.weight 32 32\n"
+            "model.layers.1.mlp.gate_proj.weight 48 32\n"
+            "model.layers.1.mlp.up_proj.weight 48 32\n"
+            "model.layers.1.mlp.down_proj.weight 32 48\n"
+            "model.layers.1.input_layernorm.weight 32\n"
+            "model.layers.1.post_attention_layernorm.weight 32\n"
+            "model.norm.weight 32\n"
+            "lm_head.weight 64 32\n");
+}
+
+TEST(Params, ParametersFollowEachOtherWithoutGaps) {
+  const ParamTable table(tiny());
+  std::int64_t next = 0;
+  for (const Param& param : table.params()) {
+    EXPECT_EQ(param.offset, next) << param.name;
+    next += param.numel;
+  }
+  EXPECT_EQ(table.numel(), next);
+  EXPECT_EQ(table.gradient_numel(), next);
+}
+
+TEST(Params, TiedHeadIsNotStoredButHasItsOwnGradient) {
+  const ParamTable table(tiny(true));
+  EXPECT_EQ(table.find("lm_head.weight"), nullptr);
+  EXPECT_EQ(table.gradient_numel(), table.numel() + 64 * 32);
+}
+
+TEST(Params, BlocksCoverEveryParameterAndNeverCrossOne) {
+  ModelConfig config = tiny();
+  config.vocab = 300;  // 9,600 elements: blocks of 4096, 4096, 1408
+  const ParamTable table(config);
+  std::int64_t next = 0;
+  for (const Range block : table.blocks()) {
+    EXPECT_EQ(block.begin, next);
+    EXPECT_GT(block.size(), 0);
+    EXPECT_LE(block.size(), ParamTable::kBlock);
+    next = block.end;
+  }
+  EXPECT_EQ(next, table.numel());
+  EXPECT_EQ(table.blocks()[2], (Range{8192, 9600}));
+  EXPECT_EQ(table.blocks()[3].begin, 9600);
+}
+
+TEST(Params, QuickstartPresetHasAboutFiveMillion) {
+  const ParamTable table(preset("quickstart").value());
+  EXPECT_GT(table.numel(), 4'500'000);
+  EXPECT_LT(table.numel(), 5'500'000);
+}
+
+TEST(Params, BenchPresetIsTheModelOfTheBaseline) {
+  EXPECT_NEAR(static_cast<double>(ParamTable(preset("bench").value()).numel()), 16.85e6, 0.05e6);
+}
+
+TEST(Init, AnyCutGivesTheSameValues) {
+  const ModelConfig config = tiny();
+  const ParamTable table(config);
+  const Param& param = table.at("model.layers.1.mlp.up_proj.weight");
+  std::vector<float> whole(static_cast<std::size_t>(param.numel));
+  init_param<float>(config, param, 7, 0, whole);
+  std::vector<float> part(100);
+  init_param<float>(config, param, 7, 333, std::span(part));
+  for (std::size_t i = 0; i < part.size(); ++i) EXPECT_EQ(part[i], whole[333 + i]);
+}
+
+TEST(Init, HasTheMomentsOfTheTable) {
+  ModelConfig config = tiny();
+  config.vocab = 4096;
+  const ParamTable table(config);
+  for (const auto& [name, expected] : {std::pair{"model.embed_tokens.weight", 0.02}, std::pair{"lm_head.weight", 0.02}}) {
+    const Param& param = table.at(name);
+    std::vector<double> values(static_cast<std::size_t>(param.numel));
+    init_param<double>(config, param, 1, 0, values);
+    double sum = 0, squares = 0, fourth = 0;
+    for (const double x : values) {
+      sum += x;
+      squares += x * x;
+      fourth += x * x * x * x;
+    }
+    const auto n = static_cast<double>(values.size());
+    EXPECT_NEAR(sum / n, 0.0, 4 * expected / std::sqrt(n)) << name;
+    EXPECT_NEAR(std::sqrt(squares / n), expected, 0.01 * expected) << name;
+    EXPECT_NEAR(fourth / n / (squares / n) / (squares / n), 3 - 1.2 / 8, 0.05) << name;
+  }
+  const Param& down = table.at("model.layers.0.mlp.down_proj.weight");
+  std::vector<double> values(static_cast<std::size_t>(down.numel));
+  init_param<double>(config, down, 1, 0, values);
+  const double squares = std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
+  EXPECT_NEAR(std::sqrt(squares / static_cast<double>(values.size())), 0.02 / 2, 0.0008);  // sqrt(2 * 2 layers)
+}
+
+TEST(Init, SeedsAndNamesDiffer) {
+  const ModelConfig config = tiny();
+  const ParamTable table(config);
+  const auto first = [&](std::string_view name, std::uint64_t seed) {
+    float value = 0;
+    init_param<float>(config, table.at(name), seed, 0, {&value, 1});
+    return value;
+  };
+  EXPECT_NE(first("lm_head.weight", 1), first("lm_head.weight", 2));
+  EXPECT_NE(first("lm_head.weight", 1), first("model.embed_tokens.weight", 1));
+  EXPECT_EQ(first("model.norm.weight", 1), 1.0F);
+}
+
+TEST(Config, RefusalsNameKeyValueAndRemedy) {
+  struct Case {
+    void (*spoil)(ModelConfig&);
+    std::string_view expected;
+  };
+  const Case cases[] = {
+      {[](ModelConfig& c) { c.vocab = 0; }, "model.vocab is 0; it must be from 1 to 1048576"},
+      {[](ModelConfig& c) { c.layers = -3; }, "model.layers is -3; it must be from 1 to 1024"},
+      {[](ModelConfig& c) { c.kv_heads = 3; }, "model.kv_heads is 3; it must divide model.heads, which is 4"},
+      {[](ModelConfig& c) { c.head_dim = 7; }, "model.head_dim is 7; it must be even"},
+      {[](ModelConfig& c) { c.head_dim = 0; c.width = 30; }, "model.width 30 is not a multiple of model.heads 4"},
+      {[](ModelConfig& c) { c.norm_eps = std::nan(""); }, "model.norm_eps between 0 and 1"},
+  };
+  for (const Case& bad : cases) {
+    ModelConfig config = tiny();
+    bad.spoil(config);
+    const auto result = validated(config);
+    ASSERT_FALSE(result.has_value()) << bad.expected;
+    EXPECT_THAT(result.error().message, testing::HasSubstr(std::string(bad.expected)));
+  }
+  EXPECT_THAT(preset("huge").error().message, testing::HasSubstr("quickstart, bench and tiny"));
+}
+
+TEST(FlatBuffer, IsZeroAlignedAndMovable) {
+  FlatBuffer buffer(1 << 20, Dtype::f32);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 64, 0U);
+  EXPECT_EQ(buffer.as<float>()[(1 << 20) - 1], 0.0F);
+  buffer.as<float>({10, 20})[0] = 3;
+  FlatBuffer moved = std::move(buffer);
+  EXPECT_EQ(moved.as<float>()[10], 3.0F);
+  EXPECT_EQ(moved.bytes({10, 12}).size(), 8U);
+  EXPECT_EQ(buffer.data(), nullptr);
+}
+
+TEST(FlatBufferDeathTest, WrongTypeIsCaught) {
+  FlatBuffer buffer(4, Dtype::f64);
+  EXPECT_DEATH(static_cast<void>(buffer.as<float>()), "");
+}
+
+}  // namespace
+}  // namespace muster::train
