@@ -1,0 +1,283 @@
+#include "train/comm/comm.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <optional>
+
+#include "base/assert.h"
+
+namespace muster::train {
+namespace {
+
+std::int64_t steady_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+class SingleTransport final : public Transport {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  Result<void> exchange(std::span<const Send> sends, std::span<const Receive> receives, const Operation&) override {
+    MUSTER_ASSERT(sends.empty() && receives.empty());
+    return {};
+  }
+  void abort(std::string_view) override {}
+};
+
+// sum[i] = parts[0][i] + parts[1][i] + ..., left to right. `sum` may be one of the parts.
+template <typename T>
+void sum_in_order(std::span<const T* const> parts, std::span<T> sum) {
+  constexpr std::size_t kBlock = 1024;  // stays in the first-level cache
+  std::array<T, kBlock> block;
+  for (std::size_t begin = 0; begin < sum.size(); begin += kBlock) {
+    const std::size_t count = std::min(kBlock, sum.size() - begin);
+    std::copy_n(parts[0] + begin, count, block.data());
+    for (std::size_t p = 1; p < parts.size(); ++p) {
+      const T* part = parts[p] + begin;
+      for (std::size_t i = 0; i < count; ++i) block[i] += part[i];
+    }
+    std::copy_n(block.data(), count, sum.data() + begin);
+  }
+}
+
+}  // namespace
+
+std::string Operation::describe() const {
+  return std::string(name) + " #" + std::to_string(sequence) + " of " + std::string(group);
+}
+
+std::unique_ptr<Transport> single_transport() { return std::make_unique<SingleTransport>(); }
+
+// Writes one operation to the ring when it starts and when it ends.
+class Comm::Logged {
+ public:
+  Logged(Comm& comm, std::string_view name)
+      : comm_(comm), operation_{.sequence = ++comm.sequence_, .name = name, .group = comm.group_} {
+    OperationRecord record{.sequence = operation_.sequence, .name = std::string(name), .start_ns = steady_ns()};
+    const std::lock_guard lock(comm_.mutex_);
+    if (comm_.records_.size() < kRecent) {
+      comm_.records_.push_back(std::move(record));
+    } else {
+      slot() = std::move(record);
+    }
+  }
+  ~Logged() {
+    const std::lock_guard lock(comm_.mutex_);
+    slot().duration_ns = steady_ns() - slot().start_ns;
+    slot().state = ok_ ? OperationRecord::State::done : OperationRecord::State::failed;
+  }
+  Logged(const Logged&) = delete;
+  Logged& operator=(const Logged&) = delete;
+
+  void sent(std::uint64_t bytes) const {
+    const std::lock_guard lock(comm_.mutex_);
+    slot().bytes_sent += bytes;
+  }
+  Result<void> end(Result<void> result) {
+    ok_ = result.has_value();
+    return result;
+  }
+  const Operation& operation() const { return operation_; }
+
+ private:
+  OperationRecord& slot() const { return comm_.records_[(operation_.sequence - 1) % kRecent]; }
+  Comm& comm_;
+  Operation operation_;
+  bool ok_ = false;
+};
+
+Comm::Comm(std::string group, std::unique_ptr<Transport> transport)
+    : group_(std::move(group)), transport_(std::move(transport)), rank_(transport_->rank()), size_(transport_->size()) {
+  MUSTER_ASSERT(size_ >= 1 && rank_ >= 0 && rank_ < size_);
+}
+
+Comm::~Comm() = default;
+
+std::size_t Comm::chunk_begin(std::size_t total, int rank, int size) {
+  const auto r = static_cast<std::size_t>(rank), n = static_cast<std::size_t>(size);
+  return total / n * r + std::min(r, total % n);
+}
+
+// One round of messages; empty ones are left out on both sides.
+Result<void> Comm::run(const Logged& logged, std::span<const Send> sends, std::span<const Receive> receives) {
+  std::vector<Send> out;
+  std::vector<Receive> in;
+  std::uint64_t bytes = 0;
+  for (const Send& send : sends) {
+    MUSTER_ASSERT(send.to >= 0 && send.to < size_ && send.to != rank_);
+    if (!send.data.empty()) out.push_back(send);
+    bytes += send.data.size();
+  }
+  for (const Receive& receive : receives) {
+    MUSTER_ASSERT(receive.from >= 0 && receive.from < size_ && receive.from != rank_);
+    if (!receive.data.empty()) in.push_back(receive);
+  }
+  logged.sent(bytes);
+  if (out.empty() && in.empty()) return {};
+  auto result = transport_->exchange(out, in, logged.operation());
+  if (!result) {
+    return tl::unexpected(result.error().with_context(logged.operation().describe() + ", rank " +
+                                                      std::to_string(rank_) + " of " + std::to_string(size_)));
+  }
+  return result;
+}
+
+// chunk: my chunk of the sum over ranks of `data`. chunk may lie at its own place in data.
+template <typename T>
+Result<void> Comm::scatter_sum(const Logged& logged, std::span<const T> data, std::span<T> chunk) {
+  scratch_.resize(std::max(scratch_.size(), static_cast<std::size_t>(size_ - 1) * chunk.size_bytes()));
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  std::vector<const T*> parts;
+  std::byte* free = scratch_.data();
+  for (int peer = 0; peer < size_; ++peer) {
+    const std::size_t begin = chunk_begin(data.size(), peer, size_), end = chunk_begin(data.size(), peer + 1, size_);
+    if (peer == rank_) {
+      MUSTER_ASSERT(chunk.size() == end - begin);
+      parts.push_back(data.data() + begin);
+      continue;
+    }
+    sends.push_back({.to = peer, .data = std::as_bytes(data.subspan(begin, end - begin))});
+    receives.push_back({.from = peer, .data = {free, chunk.size_bytes()}});
+    parts.push_back(reinterpret_cast<const T*>(free));
+    free += chunk.size_bytes();
+  }
+  MUSTER_CHECK(run(logged, sends, receives));
+  sum_in_order<T>(parts, chunk);
+  return {};
+}
+
+template <typename T>
+Result<void> Comm::all_reduce(std::span<T> data) {
+  Logged logged(*this, "all_reduce");
+  if (size_ == 1) return logged.end({});
+  const auto chunk_of = [&](int rank) {
+    const std::size_t begin = chunk_begin(data.size(), rank, size_);
+    return data.subspan(begin, chunk_begin(data.size(), rank + 1, size_) - begin);
+  };
+  if (auto summed = scatter_sum<T>(logged, data, chunk_of(rank_)); !summed) return logged.end(summed);
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    sends.push_back({.to = peer, .data = std::as_bytes(chunk_of(rank_))});
+    receives.push_back({.from = peer, .data = std::as_writable_bytes(chunk_of(peer))});
+  }
+  return logged.end(run(logged, sends, receives));
+}
+
+template <typename T>
+Result<void> Comm::reduce_scatter(std::span<const T> all, std::span<T> mine) {
+  Logged logged(*this, "reduce_scatter");
+  MUSTER_ASSERT(all.size() == mine.size() * static_cast<std::size_t>(size_));
+  return logged.end(scatter_sum<T>(logged, all, mine));
+}
+
+template Result<void> Comm::all_reduce(std::span<float>);
+template Result<void> Comm::all_reduce(std::span<double>);
+template Result<void> Comm::all_reduce(std::span<std::int64_t>);
+template Result<void> Comm::reduce_scatter(std::span<const float>, std::span<float>);
+template Result<void> Comm::reduce_scatter(std::span<const double>, std::span<double>);
+template Result<void> Comm::reduce_scatter(std::span<const std::int64_t>, std::span<std::int64_t>);
+
+Result<void> Comm::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+  Logged logged(*this, "all_gather");
+  MUSTER_ASSERT(all.size() == mine.size() * static_cast<std::size_t>(size_));
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (int peer = 0; peer < size_; ++peer) {
+    const auto place = all.subspan(static_cast<std::size_t>(peer) * mine.size(), mine.size());
+    if (peer == rank_) {
+      if (!mine.empty() && place.data() != mine.data()) std::memmove(place.data(), mine.data(), mine.size());
+      continue;
+    }
+    sends.push_back({.to = peer, .data = mine});
+    receives.push_back({.from = peer, .data = place});
+  }
+  return logged.end(run(logged, sends, receives));
+}
+
+Result<void> Comm::all_to_all(std::span<const std::byte> in, std::span<std::byte> out) {
+  Logged logged(*this, "all_to_all");
+  MUSTER_ASSERT(in.size() == out.size() && in.size() % static_cast<std::size_t>(size_) == 0);
+  const std::size_t chunk = in.size() / static_cast<std::size_t>(size_);
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (int peer = 0; peer < size_; ++peer) {
+    const std::size_t at = static_cast<std::size_t>(peer) * chunk;
+    if (peer == rank_) {
+      std::copy_n(in.begin() + static_cast<std::ptrdiff_t>(at), chunk, out.begin() + static_cast<std::ptrdiff_t>(at));
+      continue;
+    }
+    sends.push_back({.to = peer, .data = in.subspan(at, chunk)});
+    receives.push_back({.from = peer, .data = out.subspan(at, chunk)});
+  }
+  return logged.end(run(logged, sends, receives));
+}
+
+Result<std::vector<std::string>> Comm::gather_text(std::string_view mine) {
+  std::vector<std::uint64_t> lengths(static_cast<std::size_t>(size_));
+  const std::uint64_t length = mine.size();
+  MUSTER_CHECK(all_gather<std::uint64_t>(std::span(&length, 1), lengths));
+  Logged logged(*this, "gather_text");
+  std::vector<std::string> texts(static_cast<std::size_t>(size_));
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (int peer = 0; peer < size_; ++peer) {
+    auto& text = texts[static_cast<std::size_t>(peer)];
+    if (peer == rank_) {
+      text = mine;
+      continue;
+    }
+    text.resize(lengths[static_cast<std::size_t>(peer)]);
+    sends.push_back({.to = peer, .data = std::as_bytes(std::span(mine))});
+    receives.push_back({.from = peer, .data = std::as_writable_bytes(std::span(text))});
+  }
+  MUSTER_CHECK(logged.end(run(logged, sends, receives)));
+  return texts;
+}
+
+Result<void> Comm::broadcast(std::span<std::byte> data, int root) {
+  Logged logged(*this, "broadcast");
+  MUSTER_ASSERT(root >= 0 && root < size_);
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  if (rank_ == root) {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != root) sends.push_back({.to = peer, .data = data});
+    }
+  } else {
+    receives.push_back({.from = root, .data = data});
+  }
+  return logged.end(run(logged, sends, receives));
+}
+
+Result<void> Comm::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
+  Logged logged(*this, "exchange");
+  return logged.end(run(logged, sends, receives));
+}
+
+// Dissemination barrier: in round k every rank tells the one 2^k further on; ceil(log2 n) rounds.
+Result<void> Comm::barrier() {
+  Logged logged(*this, "barrier");
+  for (int distance = 1; distance < size_; distance *= 2) {
+    const std::byte token{1};
+    std::byte received{};
+    const Send send{.to = (rank_ + distance) % size_, .data = std::span(&token, 1)};
+    const Receive receive{.from = (rank_ - distance + size_) % size_, .data = std::span(&received, 1)};
+    if (auto round = run(logged, std::span(&send, 1), std::span(&receive, 1)); !round) return logged.end(round);
+  }
+  return logged.end({});
+}
+
+std::vector<OperationRecord> Comm::recent() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<OperationRecord> ordered = records_;
+  std::sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) { return a.sequence < b.sequence; });
+  return ordered;
+}
+
+}  // namespace muster::train

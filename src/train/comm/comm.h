@@ -1,0 +1,141 @@
+// Collectives of one group of ranks, the same on every backend.
+//
+// A backend (Transport) does one thing: a batch of point-to-point messages. Every collective is built here
+// from that, once. So the order of every sum is ours and equal on all backends: a reduction is an
+// all-to-all, then a sum in rank order, element by element. It does not depend on where an element lies in
+// the buffer or on how messages arrive; gloo's own reductions do, from three ranks on. Cost: each rank moves
+// (n - 1) / n of the bytes for a reduce-scatter or an all-gather, twice that for an all-reduce.
+//
+// All ranks of a group make the same calls in the same order with the same sizes. Every call is written to a
+// ring buffer before it starts (recent()), and an error names operation, number, group, rank and peer. After
+// an error the group is broken and answers errors only.
+//
+// One thread uses a Comm at a time; recent() and abort() may be called from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+
+namespace muster::train {
+
+struct Send {
+  int to = 0;
+  std::span<const std::byte> data;
+};
+struct Receive {
+  int from = 0;
+  std::span<std::byte> data;
+};
+
+// One collective as its messages and errors name it: "all_reduce #12 of replica".
+struct Operation {
+  std::uint64_t sequence = 0;  // counts the operations of the group, from 1
+  std::string_view name;
+  std::string_view group;
+  std::string describe() const;
+};
+
+// The backend of a group: bytes between its ranks. Implementations: thread.h, gloo/gloo.h.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Does all of these at once and returns when all are done. There are no tags: between two ranks the k-th
+  // send meets the k-th receive, and both have the same size. Not to itself. Errors: timeout, naming the
+  // ranks waited for; unavailable, a peer is gone; cancelled after abort().
+  virtual Result<void> exchange(std::span<const Send> sends, std::span<const Receive> receives,
+                                const Operation& operation) = 0;
+
+  // Makes this rank's exchanges fail from now on: one that waits ends at once or at its time-out.
+  virtual void abort(std::string_view reason) = 0;
+};
+
+struct OperationRecord {
+  std::uint64_t sequence = 0;
+  std::string name;
+  std::uint64_t bytes_sent = 0;  // by this rank
+  enum class State { running, done, failed } state = State::running;
+  std::int64_t start_ns = 0;     // steady clock
+  std::int64_t duration_ns = 0;  // 0 while running
+};
+
+class Comm {
+ public:
+  Comm(std::string group, std::unique_ptr<Transport> transport);
+  ~Comm();
+  Comm(const Comm&) = delete;
+  Comm& operator=(const Comm&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& group() const { return group_; }
+
+  // data: the sum over ranks, in rank order, on every rank. T: float, double or std::int64_t.
+  template <typename T>
+  Result<void> all_reduce(std::span<T> data);
+
+  // mine: the sum over ranks of chunk rank() of everybody's `all`. all.size() == size() * mine.size().
+  template <typename T>
+  Result<void> reduce_scatter(std::span<const T> all, std::span<T> mine);
+
+  // all: the ranks' `mine` one after the other. all.size() == size() * mine.size(). `mine` may be its own
+  // place in `all`.
+  Result<void> all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
+  template <typename T>
+  Result<void> all_gather(std::span<const T> mine, std::span<T> all) {
+    return all_gather(std::as_bytes(mine), std::as_writable_bytes(all));
+  }
+
+  // out chunk r: chunk rank() of rank r's `in`. Equal sizes, a multiple of size(); the two do not overlap.
+  Result<void> all_to_all(std::span<const std::byte> in, std::span<std::byte> out);
+
+  // Every rank's text, of any length, on every rank.
+  Result<std::vector<std::string>> gather_text(std::string_view mine);
+
+  // data of `root` on every rank.
+  Result<void> broadcast(std::span<std::byte> data, int root);
+
+  // Point-to-point messages, all at once: see Transport::exchange.
+  Result<void> exchange(std::span<const Send> sends, std::span<const Receive> receives);
+
+  // Returns when every rank has called it.
+  Result<void> barrier();
+
+  void abort(std::string_view reason) { transport_->abort(reason); }
+
+  // The last operations, oldest first, at most kRecent.
+  static constexpr std::size_t kRecent = 256;
+  std::vector<OperationRecord> recent() const;
+
+ private:
+  class Logged;
+  // Elements [begin, end) of `total` that rank r sums: chunks differ by at most one element.
+  static std::size_t chunk_begin(std::size_t total, int rank, int size);
+  Result<void> run(const Logged& logged, std::span<const Send> sends, std::span<const Receive> receives);
+  template <typename T>
+  Result<void> scatter_sum(const Logged& logged, std::span<const T> data, std::span<T> chunk);
+
+  const std::string group_;
+  const std::unique_ptr<Transport> transport_;
+  const int rank_;
+  const int size_;
+  std::uint64_t sequence_ = 0;
+  std::vector<std::byte> scratch_;  // kept: its pages are paid for once
+  mutable std::mutex mutex_;        // guards records_
+  std::vector<OperationRecord> records_;
+};
+
+// A group of one rank: nothing to send. For runs without peers.
+std::unique_ptr<Transport> single_transport();
+
+}  // namespace muster::train

@@ -1,0 +1,105 @@
+#include "train/comm/comm.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "train/comm/contract.h"
+#include "train/comm/thread.h"
+
+namespace muster::train {
+namespace {
+
+// Runs `rank_main` once per rank of a thread world; the comms are made before any of them starts.
+std::vector<std::string> on_ranks(int size, Millis wait,
+                                  const std::function<std::string(std::unique_ptr<Comm>)>& rank_main) {
+  ThreadWorld world(size, wait);
+  std::vector<std::unique_ptr<Comm>> comms;
+  for (int rank = 0; rank < size; ++rank) comms.push_back(std::make_unique<Comm>("test", world.join(rank)));
+  std::vector<std::string> answers(static_cast<std::size_t>(size));
+  std::vector<std::jthread> threads;
+  for (std::size_t rank = 0; rank < comms.size(); ++rank) {
+    threads.emplace_back([&, rank] { answers[rank] = rank_main(std::move(comms[rank])); });
+  }
+  threads.clear();
+  return answers;
+}
+
+class Contract : public testing::TestWithParam<int> {};
+
+TEST_P(Contract, Thread) {
+  constexpr Millis kWait{400};
+  for (const CommCheck& check : comm_contract(kWait)) {
+    const auto answers = on_ranks(GetParam(), kWait, check.run);
+    for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+      EXPECT_EQ(answers[rank], "") << check.name << " on rank " << rank << " of " << GetParam();
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Sizes, Contract, testing::Values(1, 2, 3, 5));
+
+TEST(Single, NeedsNoPeer) {
+  for (const CommCheck& check : comm_contract(Millis(100))) {
+    EXPECT_EQ(check.run(std::make_unique<Comm>("test", single_transport())), "") << check.name;
+  }
+}
+
+// Two ranks that each wait for a message the other never sends, while the third has finished.
+TEST(Deadlock, IsReportedAtOnceWithWhatEachRankWaitsFor) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto answers = on_ranks(3, Millis(60'000), [](std::unique_ptr<Comm> comm) -> std::string {
+    if (comm->rank() == 2) return "";
+    std::array<std::byte, 8> bytes{};
+    const Receive receive{.from = 1 - comm->rank(), .data = bytes};
+    const auto done = comm->exchange({}, std::span(&receive, 1));
+    return done ? "passed" : done.error().message;
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  for (int rank : {0, 1}) {
+    EXPECT_THAT(answers[static_cast<std::size_t>(rank)],
+                testing::AllOf(testing::HasSubstr("deadlock"),
+                               testing::HasSubstr("rank 0 in exchange #1 of test waits to receive 8 bytes from rank 1"),
+                               testing::HasSubstr("rank 1 in exchange #1 of test waits to receive 8 bytes from rank 0"),
+                               testing::HasSubstr("rank 2 has left")));
+  }
+}
+
+// Sends are rendezvous: what gloo's buffers would let pass is a deadlock here.
+TEST(Deadlock, SendBeforeReceiveOnBothSides) {
+  const auto answers = on_ranks(2, Millis(60'000), [](std::unique_ptr<Comm> comm) -> std::string {
+    std::array<std::byte, 8> bytes{};
+    const Send send{.to = 1 - comm->rank(), .data = bytes};
+    const Receive receive{.from = 1 - comm->rank(), .data = bytes};
+    auto done = comm->exchange(std::span(&send, 1), {});
+    if (done) done = comm->exchange({}, std::span(&receive, 1));
+    return done ? "passed" : done.error().message;
+  });
+  for (const auto& answer : answers) EXPECT_THAT(answer, testing::HasSubstr("deadlock"));
+}
+
+TEST(Mismatch, NamesBothRanksAndSizes) {
+  const auto answers = on_ranks(2, Millis(60'000), [](std::unique_ptr<Comm> comm) -> std::string {
+    std::vector<float> data(comm->rank() == 0 ? 8 : 12);
+    const auto done = comm->all_reduce<float>(data);
+    return done ? "passed" : done.error().message;
+  });
+  for (const auto& answer : answers) {
+    EXPECT_THAT(answer, testing::ContainsRegex("rank [01] sends (16|24) bytes in all_reduce #1 of test, rank [01] expects (16|24)"));
+  }
+}
+
+TEST(Abort, EndsAWaitAtOnce) {
+  const auto answers = on_ranks(2, Millis(60'000), [](std::unique_ptr<Comm> comm) -> std::string {
+    if (comm->rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      comm->abort("test over");
+    }
+    const auto done = comm->barrier();
+    return done ? "passed" : done.error().message;
+  });
+  for (const auto& answer : answers) EXPECT_THAT(answer, testing::HasSubstr("rank 1 aborted: test over"));
+}
+
+}  // namespace
+}  // namespace muster::train

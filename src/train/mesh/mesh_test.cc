@@ -1,0 +1,46 @@
+#include "train/mesh/mesh.h"
+
+#include <gtest/gtest.h>
+
+namespace muster::train {
+namespace {
+
+TEST(Mesh, TakesTheWholeWorldAsReplicas) {
+  const auto mesh = Mesh::create(3);
+  ASSERT_TRUE(mesh);
+  EXPECT_EQ(mesh->extent(Axis::replica), 3);
+  EXPECT_EQ(mesh->world(), 3);
+  EXPECT_EQ(mesh->batch_size(), 3);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(mesh->batch_index(rank), rank);
+    EXPECT_EQ(mesh->group(Axis::replica, rank), (std::vector<int>{0, 1, 2}));
+    EXPECT_EQ(mesh->group(Axis::tp, rank), (std::vector<int>{rank}));
+  }
+}
+
+TEST(Mesh, RefusesWhatItCannotDo) {
+  struct Case {
+    int world;
+    MeshShape shape;
+    ErrorCode code;
+    const char* says;
+  };
+  const Case cases[] = {
+      {0, {}, ErrorCode::invalid_argument, "a world of 0 ranks"},
+      {4, {.pp = 2}, ErrorCode::unsupported, "mesh.pp = 2"},
+      {4, {.shard = 2}, ErrorCode::unsupported, "mesh.shard = 2"},
+      {4, {.tp = 2}, ErrorCode::unsupported, "mesh.tp = 2"},
+      {4, {.tp = 0}, ErrorCode::invalid_argument, "mesh.tp = 0"},
+      {4, {.replica = -1}, ErrorCode::invalid_argument, "mesh.replica = -1"},
+      {4, {.replica = 3}, ErrorCode::invalid_argument, "the mesh has 3 places, the world 4 ranks"},
+  };
+  for (const Case& c : cases) {
+    const auto mesh = Mesh::create(c.world, c.shape);
+    ASSERT_FALSE(mesh) << c.says;
+    EXPECT_EQ(mesh.error().code, c.code) << c.says;
+    EXPECT_NE(mesh.error().message.find(c.says), std::string::npos) << mesh.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace muster::train
