@@ -71,6 +71,13 @@ struct FileRange {
   std::uint64_t length = 0;
 };
 
+// A body made of several pieces of files, opened one after another while it is sent (an object of many parts).
+struct FileSequence {
+  std::uint64_t length = 0;  // Content-Length: the sum of all pieces
+  // Called until `length` bytes have been given; not empty. An error closes the connection.
+  std::function<Result<FileRange>()> next;
+};
+
 // A body of unknown length, pushed piece by piece in chunked encoding (for example `logs -f`).
 class BodyWriter {
  public:
@@ -82,7 +89,7 @@ using PushBody = std::function<Result<void>(BodyWriter&)>;
 struct Response {
   int status = 200;
   Headers headers;
-  std::variant<std::string, FileRange, PushBody> body;
+  std::variant<std::string, FileRange, PushBody, FileSequence> body;
   // For HEAD: Content-Length that a GET would have; no body is sent for HEAD, 204 and 304 in any case.
   std::optional<std::uint64_t> content_length_of_head;
 };
