@@ -42,7 +42,8 @@ class ModelRefuses : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ModelRefuses, WithValueAndLimit) {
   auto request = minimal();
-  for (auto& member : json::parse_object(GetParam().patch).value()) {
+  auto patch = json::parse_object(GetParam().patch).value();
+  for (auto& member : patch) {
     request.insert_or_assign(member.key(), std::move(member.value()));
   }
   EXPECT_THAT(check(request), Contains(HasSubstr(GetParam().said)));
