@@ -53,10 +53,15 @@ struct OutboxDone {
 struct Report {
   domain::RankReport report;
 };
-// From the engine.
+// From the engine. What was heard of a launch after `asked` is newer than its observation.
 struct EngineInventory {
+  Time asked;
   domain::Inventory inventory;
   std::vector<domain::Observation> observations;
+};
+// The effect executor has taken a launch in hand; LaunchDone follows.
+struct LaunchBegun {
+  domain::AttemptId attempt;
 };
 struct LaunchDone {
   domain::AttemptId attempt;
@@ -66,10 +71,17 @@ struct RankGone {
   domain::LaunchId launch;
   std::string message;
 };
+struct RankReleased {
+  domain::LaunchId launch;
+};
+// A runner polled for its commands: it lives.
+struct RankHeard {
+  domain::LaunchId launch;
+};
 struct Tick {};
 
 using Event = std::variant<SubmitJob, StopJob, PruneJobs, AddAccessKey, OutboxDone, Report, EngineInventory,
-                           LaunchDone, RankGone, Tick>;
+                           LaunchBegun, LaunchDone, RankGone, RankReleased, RankHeard, Tick>;
 
 // ---- what a decision is ----
 
@@ -84,8 +96,16 @@ struct Reply {
 
 struct Decision {
   domain::Commit commit;
-  std::optional<Reply> reply;      // for SubmitJob, StopJob, PruneJobs, Report
+  std::optional<Reply> reply;      // for SubmitJob, StopJob, PruneJobs, AddAccessKey, Report
 };
+
+// How long a silent runner is believed to live, what a tick is worth at most, and how much longer than the
+// runner the control plane waits before it ends a command itself.
+inline constexpr Millis kLease{180'000};
+inline constexpr Millis kTickMax{5'000};
+inline constexpr Millis kSlack{30'000};
+inline constexpr Millis kExitWait{10'000};     // final report to the end of the runner
+inline constexpr Millis kFailureGrace{4'000};  // SIGTERM to SIGKILL when another rank has failed
 
 [[nodiscard]] Decision decide(const State& state, const Event& event, Time now);
 void apply(State& state, const domain::Commit& commit);
@@ -94,6 +114,9 @@ void observe(State& state, const Event& event, Time now);
 
 // One scheduling cycle: places what fits, in order, all or nothing. Called once a batch.
 [[nodiscard]] domain::Commit schedule(const State& state, Time now);
+
+// Adds the counters with the time of this commit, so that time never goes back across a restart.
+void stamp(const State& state, domain::Commit& commit, Time now);
 
 // ---- derived ----
 

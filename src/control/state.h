@@ -27,6 +27,23 @@ struct EndedJob {
   Time ended;
   domain::Outcome outcome = domain::Outcome::succeeded;
   domain::Cause cause = domain::Cause::program;
+  bool operator==(const EndedJob&) const = default;
+};
+
+// What the engine was last seen to hold for one launch.
+struct Seen {
+  domain::NodeName node;
+  bool alive = true;  // false: ended, not released yet; it still holds its node
+};
+
+// How one launch has behaved since this process looked. Durations are counted by ticks, each worth at most
+// kTickMax, so a step of the wall clock or a suspended machine cannot end a job.
+struct Guard {
+  Time heard;               // last report, poll, or its launch
+  Millis silent{0};         // since then
+  Millis stopping{0};       // since its stop was asked for, while its command may run
+  Millis running{0};
+  std::string message;      // its last words, for explain()
 };
 
 struct State {
@@ -41,8 +58,10 @@ struct State {
   // ---- volatile: never committed, empty after a load ----
   std::vector<domain::Node> nodes;      // the engine's last inventory
   bool inventory_known = false;              // nothing is placed before the first one
-  std::set<domain::LaunchId> observed;       // launches that the engine says are alive
-  std::map<domain::LaunchId, Time> heard;    // last report or poll of a runner
+  std::map<domain::LaunchId, Seen> seen;
+  std::map<domain::LaunchId, Guard> guards;
+  std::set<domain::AttemptId> launching;     // launches that the effect executor has in hand
+  Time last_tick;
 };
 
 // Equal durable parts: what a crash and a load must preserve.

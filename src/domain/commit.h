@@ -21,6 +21,7 @@ struct Counters {
   std::uint64_t next_attempt = 1;
   std::uint64_t next_outbox = 1;
   Time last_time;
+  bool operator==(const Counters&) const = default;
 };
 
 // Immutable: the request as received (JSON object text) and the workload made of it. Read when needed, never
@@ -29,6 +30,7 @@ struct JobRequest {
   JobId job;
   std::string request;
   Workload workload;
+  bool operator==(const JobRequest&) const = default;
 };
 
 // An effect that cannot be derived from state; erased when done.
@@ -36,6 +38,7 @@ struct Outbox {
   std::uint64_t sequence = 0;
   std::string kind;  // "forget-logs"
   std::string body;  // JSON
+  bool operator==(const Outbox&) const = default;
 };
 
 // A long-lived access key; the secret is sealed by keys/master.
@@ -44,6 +47,7 @@ struct AccessKey {
   std::string sealed_secret;
   std::string user;
   Time created;
+  bool operator==(const AccessKey&) const = default;
 };
 
 using Record = std::variant<Counters, Job, Attempt, JobRequest, Outbox, AccessKey>;

@@ -47,6 +47,10 @@ inline constexpr std::size_t kReasonMax = 1024;  // characters of a failure reas
 struct Stop {
   Cause cause = Cause::user;  // user, limit, infrastructure, or program (another rank failed)
   Time requested;
+  Millis grace{120'000};         // SIGTERM to SIGKILL of this stop
+  std::string reason;            // of the failure behind it (program, infrastructure)
+  std::optional<int> exit_code;  // of the rank that failed
+  bool operator==(const Stop&) const = default;
 };
 
 struct End {
@@ -55,6 +59,7 @@ struct End {
   std::string reason;                // failed: why, at most kReasonMax characters
   std::optional<int> exit_code;      // of the rank that decided
   std::string exit_message;          // /opt/ml/output/message of rank 0 (processing)
+  bool operator==(const End&) const = default;
 };
 
 // One entry of a job's history: it entered `phase` at `at`. `stopping` marks the time between a stop request
@@ -65,6 +70,7 @@ struct Transition {
   bool stopping = false;
   int attempt = 1;
   std::string message;
+  bool operator==(const Transition&) const = default;
 };
 
 struct Job {
@@ -84,7 +90,9 @@ struct Job {
   std::optional<End> end;
   AttemptId attempt;     // the current or last one; none before the first placement
   int attempts = 0;      // made so far
+  Millis ran{0};         // run time of the earlier attempts: the limit spans all of them
   std::vector<Transition> history;
+  bool operator==(const Job&) const = default;
 };
 
 // What a rank's runner last said (durable), in the order in which a healthy rank passes them.
@@ -109,6 +117,7 @@ struct RankExit {
   Cause cause = Cause::program;
   std::string reason;   // failure file, else what went wrong; empty on success
   std::string message;  // /opt/ml/output/message
+  bool operator==(const RankExit&) const = default;
 };
 
 struct Rank {
@@ -117,6 +126,7 @@ struct Rank {
   RankPhase phase = RankPhase::starting;
   std::uint64_t reports = 0;  // number of the last report applied
   std::optional<RankExit> exit;
+  bool operator==(const Rank&) const = default;
 };
 
 struct Attempt {
@@ -124,7 +134,9 @@ struct Attempt {
   JobId job;
   int number = 1;  // from 1 within its job
   Time created;
+  std::optional<Time> started;  // first rank entered running
   std::vector<Rank> ranks;
+  bool operator==(const Attempt&) const = default;
 };
 
 // Log names, as SageMaker spells them; pure functions of the job.

@@ -22,6 +22,7 @@ struct Channel {
   std::string local_path;            // "/opt/ml/input/data/train"
   std::string content_type;          // passed through to inputdataconfig.json
   std::string record_wrapper = "None";
+  bool operator==(const Channel&) const = default;
 };
 
 struct Output {
@@ -33,11 +34,13 @@ struct Output {
   Form form = Form::raw;
   bool merged = false;       // all nodes' files in one archive or prefix, sent by rank 0
   bool continuous = false;   // also uploaded while the job runs (processing: Continuous)
+  bool operator==(const Output&) const = default;
 };
 
 struct CheckpointSync {
   std::string s3_uri;      // empty: none
   std::string local_path = "/opt/ml/checkpoints";
+  bool operator==(const CheckpointSync&) const = default;
 };
 
 struct Workload {
@@ -61,6 +64,7 @@ struct Workload {
   std::map<std::string, std::string> files;
   Millis max_runtime{86'400'000};
   Millis grace{120'000};
+  bool operator==(const Workload&) const = default;
 };
 
 }  // namespace muster::domain

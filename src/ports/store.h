@@ -31,6 +31,9 @@ class Store {
   // All or nothing, durable on return. failed_precondition when the sequence or the epoch has moved.
   virtual Result<StoreMeta> commit(std::uint64_t expected_sequence, std::uint64_t epoch,
                                    const domain::Commit& commit) = 0;
+  // True while the space kept for bad days is in use: new jobs are refused so that stops and ends can still
+  // be written.
+  virtual bool low_on_space() { return false; }
 };
 
 }  // namespace muster::ports
