@@ -1,0 +1,254 @@
+#include "train/agent/agent.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <deque>
+#include <optional>
+
+#include "base/file.h"
+#include "train/agent/process.h"
+
+namespace muster::train {
+namespace {
+
+constexpr std::size_t kLastLines = 20;
+constexpr std::size_t kLineMax = 64 << 10;  // longer ones are cut in pieces
+
+sigset_t stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
+  return set;
+}
+
+// Cuts one stream of a rank into lines, passes them on, and keeps the last ones.
+class Stream {
+ public:
+  Stream(UniqueFd from, int to, std::string prefix) : from_(std::move(from)), to_(to), prefix_(std::move(prefix)) {
+    fcntl(from_.get(), F_SETFL, O_NONBLOCK);
+  }
+  int fd() const { return from_.get(); }  // -1 once closed
+  const std::deque<std::string>& last() const { return last_; }
+
+  // Reads what is there. At the end of the stream closes it.
+  void pump() {
+    char buffer[16 << 10];
+    while (from_) {
+      const ssize_t got = read(from_.get(), buffer, sizeof buffer);
+      if (got > 0) {
+        take({buffer, static_cast<std::size_t>(got)});
+      } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+        if (!partial_.empty()) pass();
+        from_.reset();
+      } else if (errno == EAGAIN) {
+        return;
+      }
+    }
+  }
+
+ private:
+  void take(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const auto end = bytes.find('\n');
+      partial_ += bytes.substr(0, end);
+      bytes.remove_prefix(end == std::string_view::npos ? bytes.size() : end + 1);
+      if (end != std::string_view::npos || partial_.size() >= kLineMax) pass();
+    }
+  }
+  void pass() {
+    // A reader of ours that has gone away is no reason to stop the training.
+    (void)write_all(to_, prefix_ + partial_ + "\n");
+    last_.push_back(std::move(partial_));
+    if (last_.size() > kLastLines) last_.pop_front();
+    partial_.clear();
+  }
+
+  UniqueFd from_;
+  int to_;
+  std::string prefix_;
+  std::string partial_;
+  std::deque<std::string> last_;
+};
+
+struct Rank {
+  int number = 0;  // global
+  Child child;
+  Stream out, err;
+  std::optional<Ended> ended;
+  bool failed() const { return ended && ended->code != kExitDone && ended->code != kExitStopped; }
+};
+
+class Agent {
+ public:
+  explicit Agent(const AgentOptions& options) : options_(options) {}
+
+  Result<AgentEnd> run() {
+    const sigset_t signals = stop_signals();
+    signals_ = UniqueFd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!signals_) return fail_errno("signalfd");
+    if (auto started = start(); !started) {
+      kill_all(SIGKILL);
+      reap_all();
+      return tl::unexpected(started.error());
+    }
+    while (anyone_left()) {
+      wait_for_something();
+      read_signals();
+      for (Rank& rank : ranks_) {
+        rank.out.pump();
+        rank.err.pump();
+      }
+      reap();
+      if (kill_at_ && boot_time() >= *kill_at_) {
+        kill_all(SIGKILL);
+        kill_at_.reset();
+      }
+    }
+    return end();
+  }
+
+ private:
+  Result<void> start() {
+    const NodePlace& place = options_.place;
+    for (int local = 0; local < place.ranks; ++local) {
+      const RankPlace rank{.rank = place.node * place.ranks + local,
+                           .world = place.nodes * place.ranks,
+                           .local_rank = local,
+                           .local_world = place.ranks,
+                           .node = place.node,
+                           .store_host = options_.store_host,
+                           .store_port = options_.store_port,
+                           .address = place.address};
+      std::vector<std::string> argv = options_.command;
+      for (auto& flag : rank_flags(rank)) argv.push_back(std::move(flag));
+      MUSTER_TRY(Child child, spawn(argv));
+      const bool first = rank.rank == 0;
+      const std::string prefix = first ? "" : "[rank " + std::to_string(rank.rank) + "] ";
+      Stream out(std::move(child.out), first ? STDOUT_FILENO : STDERR_FILENO, prefix);
+      Stream err(std::move(child.err), STDERR_FILENO, prefix);
+      ranks_.push_back({rank.rank, std::move(child), std::move(out), std::move(err), {}});
+    }
+    return {};
+  }
+
+  bool anyone_left() const {
+    for (const Rank& rank : ranks_) {
+      if (!rank.ended) return true;
+    }
+    return false;
+  }
+
+  void wait_for_something() {
+    std::vector<pollfd> fds = {{.fd = signals_.get(), .events = POLLIN, .revents = 0}};
+    for (const Rank& rank : ranks_) {
+      for (int fd : {rank.ended ? -1 : rank.child.pidfd.get(), rank.out.fd(), rank.err.fd()}) {
+        if (fd >= 0) fds.push_back({.fd = fd, .events = POLLIN, .revents = 0});
+      }
+    }
+    const auto left = kill_at_ ? std::max<std::int64_t>(0, (*kill_at_ - boot_time()).count()) : 60'000;
+    poll(fds.data(), fds.size(), static_cast<int>(left));
+  }
+
+  void read_signals() {
+    signalfd_siginfo info{};
+    while (read(signals_.get(), &info, sizeof info) == sizeof info) {
+      if (stops_++ > 0) {
+        kill_all(SIGKILL);
+        continue;
+      }
+      kill_all(SIGTERM);
+      if (!failing_) kill_at_ = boot_time() + options_.stop_grace;
+    }
+  }
+
+  void reap() {
+    for (Rank& rank : ranks_) {
+      if (rank.ended) continue;
+      pollfd fd{.fd = rank.child.pidfd.get(), .events = POLLIN, .revents = 0};
+      if (poll(&fd, 1, 0) != 1) continue;
+      rank.ended = wait_child(rank.child);
+      rank.out.pump();
+      rank.err.pump();
+      order_.push_back(&rank);
+      if (rank.failed() && !failing_) {
+        failing_ = true;
+        kill_at_ = boot_time() + options_.failure_grace;
+      }
+    }
+  }
+
+  void kill_all(int signal) {
+    for (const Rank& rank : ranks_) {
+      if (!rank.ended) kill(rank.child.pid, signal);
+    }
+  }
+
+  void reap_all() {
+    for (Rank& rank : ranks_) {
+      if (!rank.ended) rank.ended = wait_child(rank.child);
+    }
+  }
+
+  // The first to fail, but not one that only lost a peer if there is another.
+  const Rank* culprit() const {
+    const Rank* victim = nullptr;
+    for (const Rank* rank : order_) {
+      if (!rank->failed()) continue;
+      if (rank->ended->code != kExitLostPeer) return rank;
+      if (victim == nullptr) victim = rank;
+    }
+    return victim;
+  }
+
+  AgentEnd end() const {
+    const Rank* rank = culprit();
+    if (rank == nullptr) {
+      for (const Rank& other : ranks_) {
+        if (other.ended->code == kExitStopped) return {.code = kExitStopped};
+      }
+      return {};
+    }
+    std::string what = "rank " + std::to_string(rank->number) + " " + rank->ended->describe();
+    const auto& lines = rank->err.last().empty() ? rank->out.last() : rank->err.last();
+    std::string report = what + (lines.empty() ? "" : "; its last lines:") + "\n";
+    for (const std::string& line : lines) report += "  " + line + "\n";
+    (void)write_all(STDERR_FILENO, report);
+    if (!lines.empty()) what += ": " + lines.back();
+    return {.code = rank->ended->code, .failure = what};
+  }
+
+  const AgentOptions& options_;
+  UniqueFd signals_;
+  std::deque<Rank> ranks_;
+  std::vector<const Rank*> order_;  // in which they ended
+  std::optional<Millis> kill_at_;
+  bool failing_ = false;
+  int stops_ = 0;
+};
+
+}  // namespace
+
+void hold_stop_signals() {
+  const sigset_t signals = stop_signals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+Result<AgentEnd> run_agent(const AgentOptions& options) { return Agent(options).run(); }
+
+std::vector<std::string> rank_flags(const RankPlace& place) {
+  return {"--rank",        std::to_string(place.rank),
+          "--world",       std::to_string(place.world),
+          "--local-rank",  std::to_string(place.local_rank),
+          "--local-world", std::to_string(place.local_world),
+          "--node",        std::to_string(place.node),
+          "--store",       place.store_host + ":" + std::to_string(place.store_port),
+          "--address",     place.address,
+          "--epoch",       place.epoch};
+}
+
+}  // namespace muster::train

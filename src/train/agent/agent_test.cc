@@ -1,0 +1,174 @@
+#include "train/agent/agent.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <thread>
+
+#include "base/text.h"
+#include "train/agent/process.h"
+
+namespace muster::train {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// The agent under test, in a process of its own. Its ranks are shell scripts: $2 is the rank.
+TEST(DISABLED_FakeAgent, Runs) {
+  hold_stop_signals();
+  const auto end = run_agent({.command = {"/bin/sh", "-c", variable("SCRIPT"), "rank"},
+                              .place = {.ranks = static_cast<int>(*parse_int(variable("RANKS")))},
+                              .store_host = "127.0.0.1",
+                              .store_port = 1,
+                              .failure_grace = Millis(300),
+                              .stop_grace = Millis(600)});
+  if (!end) {
+    std::cerr << end.error().message << "\n";
+    _exit(99);
+  }
+  std::cerr << "failure: " << end->failure << "\n" << std::flush;
+  _exit(end->code);
+}
+
+Child start(const std::string& script, int ranks) {
+  auto child = spawn({*own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_FakeAgent.Runs"},
+                     {{"SCRIPT", script}, {"RANKS", std::to_string(ranks)}});
+  Child started;
+  if (child) {
+    started = *std::move(child);
+  } else {
+    ADD_FAILURE() << child.error().message;
+  }
+  return started;
+}
+
+// Reads until `text` has come or the stream ends.
+std::string read_until(const UniqueFd& fd, std::string_view text) {
+  std::string got;
+  char byte = 0;
+  while ((text.empty() || got.find(text) == std::string::npos) && read(fd.get(), &byte, 1) == 1) got += byte;
+  return got;
+}
+
+struct Finished {
+  Ended ended;
+  std::string out, err;
+  Millis took{};
+};
+
+Finished finish(const Child& child) {
+  const auto begin = boot_time();
+  Finished finished;
+  finished.out = read_until(child.out, "");
+  finished.err = read_until(child.err, "");
+  finished.ended = wait_child(child);
+  finished.took = boot_time() - begin;
+  return finished;
+}
+
+bool alive(pid_t pid) { return kill(pid, 0) == 0; }
+
+TEST(Agent, PassesPlaceAndOutput) {
+  const auto run = finish(start(R"(echo "out of $2 of $4"; echo "err of $2" >&2)", 2));
+  EXPECT_EQ(run.ended.code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("\nout of 0 of 2\n"));  // rank 0's as it is
+  EXPECT_THAT(run.out, Not(HasSubstr("out of 1")));
+  EXPECT_THAT(run.err, HasSubstr("[rank 1] out of 1 of 2\n"));
+  EXPECT_THAT(run.err, HasSubstr("err of 0\n"));
+  EXPECT_THAT(run.err, HasSubstr("[rank 1] err of 1\n"));
+}
+
+TEST(Agent, AFailedRankStopsTheOthersAndIsNamed) {
+  const auto run = finish(start(R"(if [ $2 = 1 ]; then echo "no such file: x" >&2; exit 3; fi; exec sleep 100)", 3));
+  EXPECT_EQ(run.ended.code, 3);
+  EXPECT_LT(run.took, Millis(5000));
+  EXPECT_THAT(run.err, HasSubstr("rank 1 ended with exit code 3; its last lines:\n  no such file: x\n"));
+  EXPECT_THAT(run.err, HasSubstr("failure: rank 1 ended with exit code 3: no such file: x\n"));
+}
+
+TEST(Agent, BlamesTheKilledRankNotItsVictims) {
+  // Rank 0 loses its peer and says so before the other's end is known for sure.
+  const auto run = finish(start(R"(if [ $2 = 1 ]; then sleep 0.1; kill -9 $$; fi; echo lost >&2; exit 69)", 2));
+  EXPECT_EQ(run.ended.code, 128 + SIGKILL);
+  EXPECT_THAT(run.err, HasSubstr("failure: rank 1 was killed by signal 9 (Killed)"));
+}
+
+TEST(Agent, ALostPeerElsewhereIsStillAFailure) {
+  const auto run = finish(start("echo gone >&2; exit 69", 1));
+  EXPECT_EQ(run.ended.code, kExitLostPeer);
+  EXPECT_THAT(run.err, HasSubstr("failure: rank 0 ended with exit code 69: gone"));
+}
+
+TEST(Agent, AProgramThatIsNotThere) {
+  hold_stop_signals();
+  const auto end = run_agent({.command = {"/no/such/program"}, .place = {}, .store_host = "", .store_port = 0});
+  ASSERT_FALSE(end);
+  EXPECT_THAT(end.error().message, HasSubstr("/no/such/program"));
+}
+
+constexpr char kStops[] = R"(trap 'echo saved $2; kill $!; exit 75' TERM; sleep 100 & echo ready $2; wait)";
+
+TEST(Agent, ForwardsSigtermAndTellsThatItStopped) {
+  const Child child = start(kStops, 1);
+  read_until(child.out, "ready 0");
+  kill(child.pid, SIGTERM);
+  const auto run = finish(child);
+  EXPECT_EQ(run.ended.code, kExitStopped);
+  EXPECT_THAT(run.out, HasSubstr("saved 0"));
+  EXPECT_THAT(run.err, HasSubstr("failure: \n"));
+}
+
+TEST(Agent, KillsRanksThatDoNotStopInTime) {
+  const Child child = start(R"(trap '' TERM; echo ready; while :; do sleep 1; done)", 1);
+  read_until(child.out, "ready");
+  kill(child.pid, SIGTERM);
+  const auto run = finish(child);
+  EXPECT_EQ(run.ended.code, 128 + SIGKILL);
+  EXPECT_GE(run.took, Millis(500));
+  EXPECT_LT(run.took, Millis(5000));
+}
+
+TEST(Agent, ASecondSignalKillsAtOnce) {
+  const Child child = start(R"(trap 'echo heard' TERM; echo ready; while :; do sleep 0.05; done)", 1);
+  read_until(child.out, "ready");
+  kill(child.pid, SIGINT);
+  read_until(child.out, "heard");
+  kill(child.pid, SIGINT);
+  const auto run = finish(child);
+  EXPECT_EQ(run.ended.code, 128 + SIGKILL);
+  EXPECT_LT(run.took, Millis(550));
+}
+
+TEST(Agent, RanksDieWithTheirAgent) {
+  const Child child = start("echo pid $$; exec sleep 100", 1);
+  read_until(child.out, "pid ");
+  const auto number = parse_int(trim(read_until(child.out, "\n")));
+  ASSERT_TRUE(number);
+  const auto pid = static_cast<pid_t>(*number);
+  ASSERT_TRUE(alive(pid));
+  kill(child.pid, SIGKILL);
+  wait_child(child);
+  for (int i = 0; i < 100 && alive(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(alive(pid));
+}
+
+TEST(Agent, LongLinesAndALastLineWithoutEnd) {
+  const auto run = finish(start(R"(head -c 200000 /dev/zero | tr '\0' x; printf end)", 1));
+  EXPECT_EQ(run.ended.code, 0);
+  EXPECT_GE(std::count(run.out.begin(), run.out.end(), 'x'), 200000);
+  EXPECT_THAT(run.out, HasSubstr("end\n"));
+}
+
+}  // namespace
+}  // namespace muster::train
