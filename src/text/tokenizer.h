@@ -33,11 +33,11 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // Without bos and eos. An empty text has no tokens. Cost: near linear; a long text is coded line by line
-  // where that gives the same tokens (see splits_at_newlines).
+  // Without bos and eos. An empty text has no tokens. Cost: linear; where splits_at_newlines() a text is coded
+  // word by word, each word once a call, which gives the same tokens. A word above 1 MiB is cut.
   std::vector<TokenId> encode(std::string_view text) const;
   // Appends to `out`. first: the text begins a document (gets the dummy space); false: it continues one.
-  // continuing is exact only after a '\n' and when splits_at_newlines().
+  // Continuing is exact only after a '\n' and when splits_at_newlines().
   void encode_append(std::string_view text, bool first, std::vector<TokenId>& out) const;
 
   // Control tokens (bos, eos) give nothing. Ids outside [0, vocab_size) are refused. Bytes that do not form
@@ -54,8 +54,11 @@ class Tokenizer {
   // Precondition: 0 <= id < vocab_size().
   std::string_view bytes(TokenId id) const;
 
-  // True if encoding line by line is the same as encoding the whole: no piece crosses a newline. Probed at
-  // load; true for every tokenizer trained here.
+  // True if encode() puts a dummy space in front of a text.
+  bool has_dummy_prefix() const;
+
+  // True if encoding line by line (and word by word) is the same as encoding the whole: no piece crosses the
+  // border, nothing is normalised. Probed at load; true for every tokenizer trained here.
   bool splits_at_newlines() const;
 
   // SHA-256 of the model file, 64 hex digits: names the tokenizer in shards and checkpoints.
@@ -77,9 +80,9 @@ struct TrainTokenizerOptions {
 struct TrainedTokenizer {
   std::string model;  // the bytes of tokenizer.model
   std::uint64_t lines = 0;
-  std::uint64_t bytes = 0;          // read
-  std::uint64_t bytes_sampled = 0;  // used
-  std::uint64_t replaced = 0;       // invalid UTF-8 sequences that became U+FFFD
+  std::uint64_t bytes = 0;           // read
+  std::uint64_t bytes_sampled = 0;   // used
+  std::uint64_t lines_repaired = 0;  // lines with bytes that are not UTF-8; those became U+FFFD
 };
 
 // Trains on the lines of `files`, in the order given. The same files in the same order give the same bytes.

@@ -1,0 +1,244 @@
+// muster-data: trains tokenizers and tokenises text into shards. Arguments and messages only; the work is in
+// src/text. Exit codes: 0 done, 1 failed, 2 wrong arguments.
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "text/corpus.h"
+#include "text/shards.h"
+#include "text/tokenize.h"
+#include "text/tokenizer.h"
+
+namespace {
+
+using muster::Error;
+using muster::ErrorCode;
+using muster::fail;
+using muster::format_bytes;
+using muster::Result;
+namespace text = muster::text;
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+double megabytes(std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+// "4.4 MB, 1.03 M tokens" style numbers: 1234567 -> "1,234,567".
+std::string grouped(std::uint64_t value) {
+  auto digits = std::to_string(value);
+  for (auto at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<std::size_t>(at), ",");
+  return digits;
+}
+
+Result<std::vector<text::InputFile>> inputs_of(const std::vector<std::string>& paths, std::uint64_t& bytes) {
+  MUSTER_TRY(auto files, text::list_inputs(paths));
+  bytes = 0;
+  for (const auto& file : files) bytes += file.bytes;
+  if (files.empty()) {
+    return fail(ErrorCode::failed_precondition, "no file in " + muster::join(paths, ", ") +
+                                                    " (names that begin with a dot are left out)");
+  }
+  return files;
+}
+
+struct TrainArguments {
+  std::vector<std::string> input;
+  std::string output;
+  text::TrainTokenizerOptions options;
+};
+
+Result<void> train(const TrainArguments& arguments) {
+  std::uint64_t bytes = 0;
+  MUSTER_TRY(const auto files, inputs_of(arguments.input, bytes));
+  std::printf("Training a BPE tokenizer of %s tokens on %s files, %s\n",
+              grouped(static_cast<std::uint64_t>(arguments.options.vocab_size)).c_str(), grouped(files.size()).c_str(),
+              format_bytes(bytes).c_str());
+  std::vector<std::string> paths;
+  for (const auto& file : files) paths.push_back(file.path);
+  const auto start = Clock::now();
+  MUSTER_TRY(const auto trained, text::train_tokenizer(paths, arguments.options));
+  MUSTER_TRY(const auto tokenizer, text::Tokenizer::from_bytes(trained.model));
+  MUSTER_CHECK(muster::make_directories(arguments.output));
+  const auto path = arguments.output + "/tokenizer.model";
+  MUSTER_CHECK(muster::write_file_atomic(path, trained.model));
+  if (trained.bytes_sampled + trained.lines < trained.bytes) {
+    std::printf("Sampled %s of it (--sample-mb)\n", format_bytes(trained.bytes_sampled).c_str());
+  }
+  if (trained.lines_repaired > 0) {
+    std::printf("Warning: %s lines are not UTF-8; their wrong bytes were read as U+FFFD\n",
+                grouped(trained.lines_repaired).c_str());
+  }
+  std::printf("Wrote %s: %s tokens, sha256 %s, %.1f s\n", path.c_str(),
+              grouped(static_cast<std::uint64_t>(tokenizer.vocab_size())).c_str(), tokenizer.hash().substr(0, 12).c_str(),
+              seconds_since(start));
+  return {};
+}
+
+struct TokenizeArguments {
+  std::vector<std::string> input;
+  std::string tokenizer;
+  std::string output;
+  bool allow_empty = false;
+  text::TokenizeOptions options;
+};
+
+// One line every two seconds at most.
+class Progress {
+ public:
+  explicit Progress(std::uint64_t total) : total_(total) {}
+  void operator()(const text::TokenizeReport& report) {
+    if (seconds_since(last_) < 2.0) return;
+    last_ = Clock::now();
+    const double share = total_ == 0 ? 1.0 : static_cast<double>(report.bytes) / static_cast<double>(total_);
+    std::printf("Tokenising %3.0f %%  %s of %s  %s tokens  %.1f MB/s\n", 100.0 * std::min(share, 1.0),
+                format_bytes(report.bytes).c_str(), format_bytes(total_).c_str(), grouped(report.tokens).c_str(),
+                megabytes(report.bytes) / seconds_since(start_));
+    std::fflush(stdout);
+  }
+
+ private:
+  std::uint64_t total_;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point last_ = start_;
+};
+
+Result<void> tokenize(TokenizeArguments arguments) {
+  std::uint64_t bytes = 0;
+  auto files = inputs_of(arguments.input, bytes);
+  if (!files && arguments.allow_empty && files.error().code == ErrorCode::failed_precondition) {
+    MUSTER_CHECK(muster::make_directories(arguments.output));
+    std::printf("No input file: nothing to tokenise\n");
+    return {};
+  }
+  if (!files) return tl::unexpected(files.error());
+  MUSTER_TRY(const auto tokenizer, text::Tokenizer::load(arguments.tokenizer));
+  std::printf("Tokenising %s files, %s, with %s (%s tokens, sha256 %s) on %d threads\n", grouped(files->size()).c_str(),
+              format_bytes(bytes).c_str(), arguments.tokenizer.c_str(),
+              grouped(static_cast<std::uint64_t>(tokenizer.vocab_size())).c_str(), tokenizer.hash().substr(0, 12).c_str(),
+              arguments.options.threads);
+  std::fflush(stdout);
+  const auto start = Clock::now();
+  arguments.options.progress = Progress(bytes);
+  MUSTER_TRY(const auto report, text::tokenize(*files, tokenizer, arguments.output, arguments.options));
+  const double seconds = seconds_since(start);
+  if (report.replaced > 0) {
+    std::printf("Warning: the input is not all UTF-8; %s U+FFFD were written in place of wrong bytes\n",
+                grouped(report.replaced).c_str());
+  }
+  if (report.files_without_text > 0) {
+    std::printf("Warning: %s files without text were left out\n", grouped(report.files_without_text).c_str());
+  }
+  std::printf("Wrote %s shards to %s: %s documents, %s tokens, %.2f bytes per token, %.1f s, %.1f MB/s\n",
+              grouped(report.shards.size()).c_str(), arguments.output.c_str(), grouped(report.documents).c_str(),
+              grouped(report.tokens).c_str(), static_cast<double>(report.bytes) / static_cast<double>(report.tokens),
+              seconds, megabytes(report.bytes) / seconds);
+  return {};
+}
+
+Result<void> info(const std::string& folder) {
+  MUSTER_TRY(const auto set, text::ShardSet::open(folder));
+  std::printf("%-48s %15s %12s %12s %8s\n", "SHARD", "TOKENS", "DOCUMENTS", "TEXT", "B/TOKEN");
+  const auto row = [](const std::string& name, std::uint64_t tokens, std::uint64_t documents, std::uint64_t bytes) {
+    std::printf("%-48s %15s %12s %12s %8.2f\n", name.c_str(), grouped(tokens).c_str(), grouped(documents).c_str(),
+                format_bytes(bytes).c_str(), tokens == 0 ? 0.0 : static_cast<double>(bytes) / static_cast<double>(tokens));
+  };
+  for (const auto& shard : set.shards()) {
+    row(shard.path.substr(shard.path.rfind('/') + 1), shard.tokens, shard.documents, shard.bytes);
+  }
+  row("total of " + grouped(set.shards().size()), set.size(), set.documents(), set.bytes());
+  std::printf("tokenizer  %s, %s tokens, %d bytes each\n", set.tokenizer_hash().c_str(),
+              grouped(static_cast<std::uint64_t>(set.vocab_size())).c_str(), set.shards()[0].token_bytes);
+  MUSTER_CHECK(set.verify());
+  std::printf("checked    every block and every id\n");
+  return {};
+}
+
+int report(const Result<void>& result) {
+  if (result) return 0;
+  std::fflush(stdout);
+  std::fprintf(stderr, "muster-data: %s\n", result.error().message.c_str());
+  return result.error().code == ErrorCode::invalid_argument ? 2 : 1;
+}
+
+int threads_here() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+int run(int argc, char** argv) {
+  CLI::App app("Text to tokens: trains tokenizers and writes tokenised shards for muster-train.", "muster-data");
+  app.require_subcommand(1);
+  app.footer("Exit codes: 0 done, 1 failed, 2 wrong arguments.");
+
+  TrainArguments training;
+  double sample_mb = 512;
+  auto* train_command = app.add_subcommand("train-tokenizer", "Train a SentencePiece BPE tokenizer on text files");
+  train_command->add_option("--input", training.input, "Folders (searched below) or files of UTF-8 text")->required();
+  train_command->add_option("--output", training.output, "Folder that gets tokenizer.model")->required();
+  train_command->add_option("--vocab-size", training.options.vocab_size, "Tokens, 300 .. 1000000")->capture_default_str();
+  train_command->add_option("--sample-mb", sample_mb, "Above this much text, an even sample of the lines is used")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
+  train_command->footer(
+      "Conventions are Llama's: byte fallback, digits split, no normalisation; unk 0, bos 1, eos 2.\n"
+      "The same files give the same tokenizer.\n\n"
+      "Example:\n  muster-data train-tokenizer --input texts/ --output tokenizer/ --vocab-size 4096");
+
+  TokenizeArguments tokenizing;
+  tokenizing.options.threads = threads_here();
+  auto* tokenize_command = app.add_subcommand("tokenize", "Write text files as tokenised, indexed shards");
+  tokenize_command->add_option("--input", tokenizing.input, "Folders (searched below) or files of UTF-8 text")->required();
+  tokenize_command->add_option("--tokenizer", tokenizing.tokenizer, "A tokenizer.model")->required();
+  tokenize_command->add_option("--output", tokenizing.output, "Folder that gets tokens-*.mts; may hold none yet")->required();
+  tokenize_command->add_flag("--split-documents", tokenizing.options.split_documents,
+                             "Blank lines part documents; otherwise a file is one document");
+  tokenize_command
+      ->add_option("--shard-tokens", tokenizing.options.shard_tokens, "Start a new shard at the first document behind this")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
+      ->capture_default_str();
+  tokenize_command->add_option("--threads", tokenizing.options.threads, "Workers; the output does not depend on it")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  tokenize_command->add_flag("--allow-empty", tokenizing.allow_empty,
+                             "An input folder without files is no error (a node that got no share)");
+  tokenize_command->footer(
+      "Every document ends with the tokenizer's end token. Bytes that are not UTF-8 become U+FFFD and are counted.\n"
+      "Shards are named after their first input file, so nodes with different files can share one output prefix.\n\n"
+      "Example:\n  muster-data tokenize --input texts/ --tokenizer tokenizer/tokenizer.model --output shards/");
+
+  std::string folder;
+  auto* info_command = app.add_subcommand("info", "Show the shards of a folder and check every byte of them");
+  info_command->add_option("folder", folder, "Folder of *.mts files")->required();
+  info_command->footer("Example:\n  muster-data info shards/");
+  auto* version_command = app.add_subcommand("version", "Print the version");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : 2;
+  }
+  if (*train_command) {
+    training.options.sample_bytes_max = static_cast<std::uint64_t>(sample_mb * 1e6);
+    return report(train(training));
+  }
+  if (*tokenize_command) return report(tokenize(std::move(tokenizing)));
+  if (*info_command) return report(info(folder));
+  if (*version_command) std::printf("muster-data %s\n", MUSTER_VERSION);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {  // out of memory, an exception of CLI11 outside parse
+    std::fprintf(stderr, "muster-data: %s\n", error.what());
+    return 1;
+  }
+}
