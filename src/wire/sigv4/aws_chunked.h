@@ -2,9 +2,9 @@
 //
 //   <hex size>[;chunk-signature=<hex>]\r\n <bytes> \r\n ... 0[;chunk-signature=...]\r\n [trailers] \r\n
 //
-// A decoder belongs to one request and one thread. Pure. Bytes come out as they arrive, before the signature of
-// their chunk has been seen: make them visible only after finished() is true.
-// Source: "Signature calculations for the Authorization header: transferring payload in multiple chunks", and
+// A decoder belongs to one request and one thread. Pure. Bytes come out as they arrive, before the signature
+// of their chunk has been seen: make them visible only after finished() is true. Source: "Signature
+// calculations for the Authorization header: transferring payload in multiple chunks", and
 // "... including trailing headers", AWS S3 documentation.
 #pragma once
 
@@ -42,7 +42,8 @@ class AwsChunkedDecoder {
   // The last chunk and the trailers have been read and were right. Bytes after that are an error of feed().
   bool finished() const { return state_ == State::done; }
   std::uint64_t decoded_bytes() const { return decoded_; }
-  // For example {"x-amz-checksum-crc32c", "sOO8/Q=="}; names in lower case. x-amz-trailer-signature is taken out.
+  // For example {"x-amz-checksum-crc32c", "sOO8/Q=="}; names in lower case. x-amz-trailer-signature is taken
+  // out.
   const std::vector<std::pair<std::string, std::string>>& trailers() const { return trailers_; }
 
  private:
@@ -75,7 +76,7 @@ class AwsChunkedDecoder {
 };
 
 // The encoding side, for clients and tests: one body as signed chunks of `chunk_bytes`.
-std::string encode_signed_chunks(std::string_view body, std::size_t chunk_bytes, const Scope& scope, Time time,
-                                 std::string_view secret_key, std::string_view seed_signature);
+std::string encode_signed_chunks(std::string_view body, std::size_t chunk_bytes, const Scope& scope,
+                                 Time time, std::string_view secret_key, std::string_view seed_signature);
 
 }  // namespace muster::wire::sigv4

@@ -15,7 +15,8 @@
 // where payload_hash is claim.payload_hash if it is not empty (S3 always declares it; compare it with the
 // hash of the body when the body has been read), else payload_hash_of(body).
 //
-// Source: "Create a signed AWS API request" and "Authenticating Requests (AWS Signature Version 4)", AWS docs.
+// Source: "Create a signed AWS API request" and "Authenticating Requests (AWS Signature Version 4)", AWS
+// docs.
 #pragma once
 
 #include <optional>
@@ -99,9 +100,10 @@ struct Credentials {
 // The headers to add to `request` (which already has Host, and Content-Type if any): X-Amz-Date,
 // X-Amz-Security-Token, for S3 also X-Amz-Content-SHA256, and Authorization. All headers given are signed,
 // except those that proxies and transports change (Connection, Expect, User-Agent, ...).
-std::vector<std::pair<std::string, std::string>> sign(const RequestView& request, const Credentials& credentials,
-                                                      std::string_view region, std::string_view service,
-                                                      Time now, std::string_view payload_hash);
+std::vector<std::pair<std::string, std::string>> sign(const RequestView& request,
+                                                      const Credentials& credentials, std::string_view region,
+                                                      std::string_view service, Time now,
+                                                      std::string_view payload_hash);
 
 // The whole query of a presigned URL (existing parameters included). request.headers must hold Host; each
 // header given is signed. expires: 1 s to 7 days.
