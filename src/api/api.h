@@ -30,8 +30,8 @@ struct Caller {
 // protocol picks it from ErrorCode.
 struct ApiError {
   Error error;
-  std::string code;
-  int status = 400;
+  std::string code;  // empty: picked from error.code by the protocol
+  int status = 0;    // 0: likewise
 };
 
 template <typename T>
@@ -53,3 +53,11 @@ using JsonOperation = std::function<ApiResult<json::Object>(const json::Object& 
 using JsonOperations = std::map<std::string, JsonOperation, std::less<>>;
 
 }  // namespace muster::api
+
+// MUSTER_TRY_API(auto x, expr): declares x from a Result or answers its error as an ApiError.
+#define MUSTER_TRY_API_IMPL_(name, declaration, expression)            \
+  auto name = (expression);                                            \
+  if (!name) return ::muster::api::refuse(std::move(name).error());    \
+  declaration = *std::move(name)
+#define MUSTER_TRY_API(declaration, ...) \
+  MUSTER_TRY_API_IMPL_(MUSTER_TRY_CONCAT_(muster_try_, __LINE__), declaration, (__VA_ARGS__))

@@ -1,0 +1,78 @@
+// Shared by training.cc and processing.cc; not for others.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/sagemaker/sagemaker.h"
+#include "control/control.h"
+
+namespace muster::api::sagemaker::detail {
+
+struct Context {
+  service::Service& service;
+  std::shared_ptr<const Model> model;
+  Options options;
+};
+
+std::string arn(const Caller& caller, domain::JobKind kind, std::string_view name);
+
+// The errors of the service in SageMaker's words.
+tl::unexpected<ApiError> translate(const Error& error);
+
+// Collects what is wrong with a request, so that one answer names it all.
+class Problems {
+ public:
+  explicit Problems(std::vector<std::string> found = {}) : found_(std::move(found)) {}
+  void add(std::string sentence) { found_.push_back(std::move(sentence)); }
+  void add_if(bool wrong, std::string sentence) {
+    if (wrong) add(std::move(sentence));
+  }
+  bool empty() const { return found_.empty(); }
+  tl::unexpected<ApiError> refuse() const;
+
+ private:
+  std::vector<std::string> found_;
+};
+
+// Checks that an s3:// URI has a bucket, that exists where that can be known.
+void check_bucket(const Context& context, std::string_view member, std::string_view uri, Problems& problems);
+
+// The program of an image and whether the instance type may be used here.
+std::string check_image(const Context& context, std::string_view member, const std::string& image,
+                        Problems& problems);
+void check_instance_type(const Context& context, std::string_view member, const std::string& type,
+                         Problems& problems);
+std::string rehearsal_notice(std::string_view instance_type);
+
+std::vector<std::string> string_list(const json::Object& object, std::string_view name);
+std::map<std::string, std::string> string_map(const json::Object& object, std::string_view name);
+
+// List*: filters, sorting and paging that training and processing jobs share. `show` writes one summary.
+// NextToken names the last job shown, so jobs that arrive between pages neither repeat nor hide others.
+struct ListWords {
+  domain::JobKind kind;
+  std::string_view summaries;  // "TrainingJobSummaries"
+};
+using ShowSummary = std::function<json::Object(const service::JobSummary&)>;
+ApiResult<json::Object> list_jobs(const Context& context, const ListWords& words, const json::Object& request,
+                                  const ShowSummary& show);
+
+// Create, Stop: the same for both kinds.
+ApiResult<json::Object> submit(const Context& context, control::SubmitJob command, const Caller& caller,
+                               std::string_view arn_member);
+ApiResult<json::Object> stop(const Context& context, domain::JobKind kind, const std::string& name);
+
+void add_training(const std::shared_ptr<const Context>& context, JsonOperations& operations);
+void add_processing(const std::shared_ptr<const Context>& context, JsonOperations& operations);
+
+// An operation written as a free function of the context.
+using Operation = ApiResult<json::Object> (*)(const Context&, const json::Object&, const Caller&);
+
+// Adds an operation that only sees requests that satisfy the table of constraints.
+void add_operation(const std::shared_ptr<const Context>& context, std::string name, Operation operation,
+                   JsonOperations& operations);
+
+}  // namespace muster::api::sagemaker::detail

@@ -1,0 +1,275 @@
+#include "api/sagemaker/sagemaker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "base/text.h"
+
+namespace muster::api::sagemaker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// A service without a control thread: it keeps what was submitted and shows the jobs that a test puts in.
+class FakeService final : public service::Service {
+ public:
+  Result<control::Reply> call(control::Event command) override {
+    if (auto* submit = std::get_if<control::SubmitJob>(&command)) {
+      for (const auto& view : views) {
+        if (view.job.name == submit->name && view.job.kind == submit->kind) {
+          return control::Reply{.error = Error{ErrorCode::already_exists, "job " + submit->name + " exists"}};
+        }
+      }
+      service::JobView view;
+      view.job.id = domain::JobId{views.size() + 1};
+      view.job.kind = submit->kind;
+      view.job.name = submit->name;
+      view.job.created = view.job.modified = Time{1'700'000'000'000 + static_cast<std::int64_t>(views.size()) * 1000};
+      view.job.history.push_back({.at = view.job.created});
+      view.request = submit->request;
+      views.push_back(view);
+      submitted = std::move(*submit);
+    } else if (const auto* stop = std::get_if<control::StopJob>(&command)) {
+      stopped = stop->name;
+    }
+    return control::Reply{};
+  }
+  Result<service::JobView> job(domain::JobKind kind, const std::string& name) override {
+    for (const auto& view : views) {
+      if (view.job.name == name && view.job.kind == kind) return view;
+    }
+    return fail(ErrorCode::not_found, "there is no job named " + name);
+  }
+  Result<std::vector<service::JobSummary>> jobs(domain::JobKind kind) override {
+    std::vector<service::JobSummary> out;
+    for (const auto& [job, request, explanation] : views) {
+      if (job.kind != kind) continue;
+      out.push_back({.id = job.id, .kind = job.kind, .name = job.name, .created = job.created,
+                     .modified = job.modified, .phase = job.phase});
+    }
+    return out;
+  }
+  Result<std::vector<service::NodeView>> nodes() override { return std::vector<service::NodeView>{}; }
+  Result<domain::AccessKey> access_key(const std::string&) override { return fail(ErrorCode::not_found, ""); }
+  void watch(const domain::LaunchId&, std::uint64_t, Millis, DesiredDone) override {}
+  Result<bool> launch_live(const domain::LaunchId&) override { return false; }
+  Result<LaunchInfo> launch_info(const domain::LaunchId&) override { return fail(ErrorCode::not_found, ""); }
+
+  std::vector<service::JobView> views;
+  control::SubmitJob submitted;
+  std::string stopped;
+};
+
+constexpr const char* kTraining = R"({
+  "TrainingJobName": "demo", "RoleArn": "arn:aws:iam::000000000000:role/Train",
+  "AlgorithmSpecification": {"TrainingImage": "muster/host", "TrainingInputMode": "File",
+    "ContainerEntrypoint": ["/bin/echo"], "ContainerArguments": ["hello"]},
+  "HyperParameters": {"lr": "0.1"}, "Environment": {"A": "b"},
+  "InputDataConfig": [{"ChannelName": "train", "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix",
+    "S3Uri": "s3://b/text", "S3DataDistributionType": "ShardedByS3Key"}}}],
+  "OutputDataConfig": {"S3OutputPath": "s3://b/out/"},
+  "CheckpointConfig": {"S3Uri": "s3://b/ckpt"},
+  "RetryStrategy": {"MaximumRetryAttempts": 2},
+  "Tags": [{"Key": "team", "Value": "a"}],
+  "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 2, "VolumeSizeInGB": 1},
+  "StoppingCondition": {"MaxRuntimeInSeconds": 60}})";
+
+constexpr const char* kProcessing = R"({
+  "ProcessingJobName": "tokens", "RoleArn": "arn:aws:iam::000000000000:role/Train",
+  "AppSpecification": {"ImageUri": "muster/data", "ContainerArguments": ["tokenize"]},
+  "ProcessingInputs": [{"InputName": "text", "S3Input": {"S3Uri": "s3://b/text", "S3DataType": "S3Prefix",
+    "LocalPath": "/opt/ml/processing/input/text", "S3InputMode": "File"}}],
+  "ProcessingOutputConfig": {"Outputs": [{"OutputName": "shards", "S3Output": {"S3Uri": "s3://b/shards",
+    "LocalPath": "/opt/ml/processing/output/shards", "S3UploadMode": "EndOfJob"}}]},
+  "ProcessingResources": {"ClusterConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1,
+    "VolumeSizeInGB": 1}}})";
+
+class SageMaker : public ::testing::Test {
+ protected:
+  SageMaker() {
+    Options options;
+    options.images["*/my-img:*"] = "muster/host";
+    options.bucket_exists = [](const std::string& bucket) { return bucket != "missing"; };
+    operations_ = operations(service_, model_, options);
+    caller_ = Caller{.account = "000000000000", .access_key = "AK", .region = "us-east-1"};
+  }
+  ApiResult<json::Object> call(const std::string& name, const json::Object& request) {
+    auto answer = operations_.at(name)(request, caller_);
+    if (answer) {
+      EXPECT_THAT(model_->check_output("sagemaker", name, *answer), IsEmpty()) << name;
+    }
+    return answer;
+  }
+  ApiResult<json::Object> call(const std::string& name, const std::string& request) {
+    return call(name, json::parse_object(request).value());
+  }
+  FakeService service_;
+  std::shared_ptr<const Model> model_ = Model::load();
+  JsonOperations operations_;
+  Caller caller_;
+};
+
+TEST_F(SageMaker, CreateTrainingJobMakesAWorkload) {
+  const auto answer = call("CreateTrainingJob", kTraining);
+  ASSERT_TRUE(answer) << answer.error().error.message;
+  EXPECT_EQ(answer->at("TrainingJobArn"), "arn:aws:sagemaker:us-east-1:000000000000:training-job/demo");
+  const auto& job = service_.submitted;
+  EXPECT_EQ(job.nodes, 2);
+  EXPECT_EQ(job.retries, 2);
+  EXPECT_EQ(job.max_runtime, Millis(60'000));
+  EXPECT_EQ(job.workload.program, "host");
+  EXPECT_THAT(job.workload.entrypoint, ElementsAre("/bin/echo"));
+  ASSERT_THAT(job.workload.channels, SizeIs(1));
+  EXPECT_EQ(job.workload.channels[0].local_path, "/opt/ml/input/data/train");
+  EXPECT_EQ(job.workload.channels[0].distribution, domain::Distribution::sharded_by_s3_key);
+  ASSERT_THAT(job.workload.outputs, SizeIs(2));
+  EXPECT_EQ(job.workload.outputs[0].s3_uri, "s3://b/out/demo/output/model.tar.gz");
+  EXPECT_EQ(job.workload.checkpoint.local_path, "/opt/ml/checkpoints");
+}
+
+TEST_F(SageMaker, DescribeRepeatsTheRequestAndIsComplete) {
+  ASSERT_TRUE(call("CreateTrainingJob", kTraining));
+  const auto answer = call("DescribeTrainingJob", R"({"TrainingJobName": "demo"})").value();
+  EXPECT_EQ(answer.at("TrainingJobStatus"), "InProgress");
+  EXPECT_EQ(answer.at("HyperParameters").at("lr"), "0.1");
+  EXPECT_EQ(answer.at("OutputDataConfig").at("KmsKeyId"), "");
+  EXPECT_FALSE(answer.contains("Tags"));
+  EXPECT_THAT(json::dump(answer), HasSubstr("ml.m5.large is rehearsed on local nodes"));
+  EXPECT_EQ(call("DescribeTrainingJob", R"({"TrainingJobName": "none"})").error().code, "ValidationException");
+}
+
+TEST_F(SageMaker, ProcessingJobs) {
+  const auto created = call("CreateProcessingJob", kProcessing);
+  ASSERT_TRUE(created) << created.error().error.message;
+  const auto& job = service_.submitted;
+  EXPECT_EQ(job.workload.program, "data");
+  EXPECT_THAT(job.workload.files.at("/opt/ml/config/processingjobconfig.json"), HasSubstr("processing-job/tokens"));
+  const auto answer = call("DescribeProcessingJob", R"({"ProcessingJobName": "tokens"})").value();
+  EXPECT_EQ(answer.at("ProcessingJobStatus"), "InProgress");
+  ASSERT_TRUE(call("StopProcessingJob", R"({"ProcessingJobName": "tokens"})"));
+  EXPECT_EQ(service_.stopped, "tokens");
+}
+
+TEST_F(SageMaker, DuplicateNamesAreInUse) {
+  ASSERT_TRUE(call("CreateTrainingJob", kTraining));
+  EXPECT_EQ(call("CreateTrainingJob", kTraining).error().code, "ResourceInUse");
+}
+
+TEST_F(SageMaker, TagsOfCreationAreListed) {
+  ASSERT_TRUE(call("CreateTrainingJob", kTraining));
+  const auto tags = call("ListTags", R"({"ResourceArn": "arn:aws:sagemaker:us-east-1:000000000000:training-job/demo"})");
+  EXPECT_EQ(json::dump(tags.value().at("Tags")), R"([{"Key":"team","Value":"a"}])");
+  EXPECT_EQ(call("ListTags", R"({"ResourceArn": "arn:aws:sagemaker:us-east-1:000000000000:model/demo"})").error().code,
+            "ValidationException");
+}
+
+struct Refusal {
+  const char* name;
+  const char* path;   // JSON pointer into the minimal request
+  const char* value;  // put there
+  const char* said;
+};
+
+// Puts `value` at a path such as /a/0/b.
+void put(json::Value& root, std::string_view path, json::Value value) {
+  auto* at = &root;
+  for (const auto part : split(path.substr(1), '/')) {
+    at = at->is_array() ? &at->get_array().at(static_cast<std::size_t>(*parse_int(part))) : &at->get_object()[part];
+  }
+  *at = std::move(value);
+}
+
+class SageMakerRefuses : public SageMaker, public ::testing::WithParamInterface<Refusal> {};
+
+TEST_P(SageMakerRefuses, ByName) {
+  json::Value request = json::parse(kTraining).value();
+  put(request, GetParam().path, json::parse(GetParam().value).value());
+  const auto answer = call("CreateTrainingJob", request.as_object());
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, "ValidationException");
+  EXPECT_THAT(answer.error().error.message, HasSubstr(GetParam().said));
+  EXPECT_THAT(service_.views, IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, SageMakerRefuses,
+    ::testing::Values(
+        Refusal{"image", "/AlgorithmSpecification/TrainingImage", "\"pytorch:2\"", "map it to one of them under [images]"},
+        Refusal{"no_command", "/AlgorithmSpecification/ContainerEntrypoint", "null", "has no command of its own"},
+        Refusal{"fast_file", "/InputDataConfig/0/InputMode", "\"FastFile\"", "InputMode FastFile is not supported"},
+        Refusal{"manifest", "/InputDataConfig/0/DataSource/S3DataSource/S3DataType", "\"ManifestFile\"", "use S3Prefix"},
+        Refusal{"bucket", "/InputDataConfig/0/DataSource/S3DataSource/S3Uri", "\"s3://missing/x\"", "does not exist; make it with"},
+        Refusal{"output_bucket", "/OutputDataConfig/S3OutputPath", "\"s3://missing/x\"", "bucket \"missing\""},
+        Refusal{"https", "/OutputDataConfig/S3OutputPath", "\"https://b/x\"", "must begin with s3://"},
+        Refusal{"warm_pool", "/ResourceConfig/KeepAlivePeriodInSeconds", "60", "warm pools are not supported"},
+        Refusal{"isolation", "/EnableNetworkIsolation", "true", "cannot be enforced"},
+        Refusal{"count", "/ResourceConfig/InstanceCount", "0", "at least 1 is needed"},
+        Refusal{"runtime", "/StoppingCondition/MaxRuntimeInSeconds", "2419201", "at most 2419200"},
+        Refusal{"dot_dot", "/InputDataConfig/0/ChannelName", "\"..\"", "may not be"},
+        Refusal{"checkpoint", "/CheckpointConfig/LocalPath", "\"/etc\"", "must be below /opt/ml/"}),
+    [](const auto& test) { return test.param.name; });
+
+TEST_F(SageMaker, ListPagesInOrderWithoutRepeating) {
+  auto request = json::parse_object(kTraining).value();
+  for (int i = 0; i < 25; ++i) {
+    request["TrainingJobName"] = "job-" + std::to_string(i);
+    ASSERT_TRUE(call("CreateTrainingJob", request));
+  }
+  for (const auto* sort : {"Name", "CreationTime", "Status"}) {
+    for (const auto* order : {"Ascending", "Descending"}) {
+      std::vector<std::string> names;
+      json::Object page;
+      page["SortBy"] = sort;
+      page["SortOrder"] = order;
+      page["MaxResults"] = 7;
+      do {
+        const auto answer = call("ListTrainingJobs", page).value();
+        for (const auto& job : answer.at("TrainingJobSummaries").as_array()) {
+          names.emplace_back(json::view(job.at("TrainingJobName").as_string()));
+        }
+        if (!answer.contains("NextToken")) break;
+        page["NextToken"] = answer.at("NextToken");
+      } while (names.size() < 100);
+      EXPECT_THAT(names, SizeIs(25)) << sort << order;
+      std::sort(names.begin(), names.end());
+      EXPECT_EQ(std::unique(names.begin(), names.end()), names.end());
+    }
+  }
+  EXPECT_EQ(call("ListTrainingJobs", R"({"NextToken": "x"})").error().code, "ValidationException");
+  EXPECT_THAT(call("ListTrainingJobs", R"({"NameContains": "job-2"})").value().at("TrainingJobSummaries").as_array(),
+              SizeIs(6));
+}
+
+// The requests of unmodified clients, where the recordings are at hand.
+TEST_F(SageMaker, AcceptsWhatRealClientsSend) {
+  const std::string folder = std::string(MUSTER_SOURCE_DIR) + "/../shared/data/client-traces/";
+  int tried = 0;
+  for (const auto* file : {"awscli_v1", "boto3", "sagemaker_v2_estimator_processor", "sagemaker_v3_modeltrainer"}) {
+    std::ifstream lines(folder + file + ".jsonl");
+    for (std::string line; std::getline(lines, line);) {
+      auto entry = json::parse_object(line).value();
+      const auto op = json::opt_string(entry, "op").value_or("");
+      const auto* body = json::opt_object(entry, "body");
+      if ((op != "sagemaker.CreateTrainingJob" && op != "sagemaker.CreateProcessingJob") || body == nullptr) continue;
+      service_.views.clear();
+      auto request = *body;
+      // The recordings name images of a registry; here every image runs on the host.
+      Options options;
+      options.images["*"] = "muster/train";
+      operations_ = operations(service_, model_, options);
+      const auto answer = call(op.substr(10), request);
+      EXPECT_TRUE(answer) << file << ": " << answer.error().error.message;
+      ++tried;
+    }
+  }
+  if (tried == 0) GTEST_SKIP() << "no client recordings in " << folder;
+}
+
+}  // namespace
+}  // namespace muster::api::sagemaker
