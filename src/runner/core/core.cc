@@ -93,8 +93,7 @@ void Core::on(const input::Begin&) {
 }
 
 void Core::on(const input::Desire& in) {
-  if (in.desired.version < desired_.version) return;  // an answer that was overtaken
-  desired_ = in.desired;
+  desired_ = in.desired;  // one poll at a time: an answer is never overtaken
   pursue();
 }
 
