@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -96,7 +97,8 @@ struct Prepared {
       prepared.shell_argv[1] = file.data();
       ::execve("/bin/sh", prepared.shell_argv.data(), prepared.envp.data());
     }
-    if (errno != ENOENT && errno != ENOTDIR) why = errno;  // a file that is there says more than one that is not
+    if (errno != ENOENT && errno != ENOTDIR)
+      why = errno;  // a file that is there says more than one that is not
   }
   child_fail(prepared, ChildError::At::exec, why);
 }
@@ -116,7 +118,8 @@ tl::unexpected<Error> explain(const CommandSpec& spec, const ChildError& error) 
     if (program.find('/') == std::string::npos) {
       const auto path = spec.environment.find("PATH");
       return fail(ErrorCode::not_found,
-                  quoted + " not found in PATH (" + (path == spec.environment.end() ? "unset" : path->second) +
+                  quoted + " not found in PATH (" +
+                      (path == spec.environment.end() ? "unset" : path->second) +
                       "): give the program in ContainerEntrypoint, or install it on the node");
     }
     struct stat info {};
@@ -127,8 +130,9 @@ tl::unexpected<Error> explain(const CommandSpec& spec, const ChildError& error) 
     return fail(ErrorCode::not_found, quoted + " not found on the node: no such file");
   }
   if (error.number == EACCES) {
-    return fail(ErrorCode::permission_denied,
-                quoted + " is not executable for the job's user: chmod +x it, or start it through its interpreter");
+    return fail(
+        ErrorCode::permission_denied,
+        quoted + " is not executable for the job's user: chmod +x it, or start it through its interpreter");
   }
   return fail_errno("cannot start " + quoted, error.number);
 }
@@ -142,7 +146,8 @@ void collect_tree(pid_t root, std::set<pid_t>& out) {
     if (!text) continue;
     for (const auto word : split(*text, ' ')) {
       const auto child = parse_int(trim(word));
-      if (child && out.insert(static_cast<pid_t>(*child)).second) collect_tree(static_cast<pid_t>(*child), out);
+      if (child && out.insert(static_cast<pid_t>(*child)).second)
+        collect_tree(static_cast<pid_t>(*child), out);
     }
   }
 }

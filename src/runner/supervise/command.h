@@ -17,7 +17,7 @@
 namespace muster::runner {
 
 struct CommandSpec {
-  std::vector<std::string> words;                  // program (looked up in the environment's PATH) and arguments
+  std::vector<std::string> words;  // program (looked up in the environment's PATH) and arguments
   std::map<std::string, std::string> environment;  // all of it
   std::string folder = "/";                        // working directory
   // Called in the child between fork and exec, async-signal-safe: takes the job's user. 0 or an errno.
