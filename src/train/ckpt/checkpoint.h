@@ -1,0 +1,134 @@
+// Checkpoints: a folder per step, written by all ranks, read by any number of ranks.
+//
+// Format: docs/formats/checkpoint-v1.md. A step counts only when manifest.json is there (it comes last) and
+// every file it names has the right size and checksums. Ranks are an accident of writing: a reader asks for
+// ranges of tensors and never sees who wrote them.
+//
+// Bytes in, bytes out: no libtorch, no notion of a model. save() is collective; a Reader belongs to one
+// thread at a time; the rest are functions of the file system.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "train/comm/comm.h"
+
+namespace muster::train {
+
+struct TensorInfo {
+  std::string name;
+  std::string dtype;  // F32, F64 or I64, as safetensors names them
+  std::vector<std::int64_t> shape;
+
+  std::uint64_t numel() const;
+  std::uint64_t element_bytes() const;
+  bool operator==(const TensorInfo&) const = default;
+};
+
+// Elements [begin, begin + bytes / element) of a tensor in row-major order.
+struct TensorSlice {
+  std::string tensor;
+  std::uint64_t begin = 0;
+  std::span<const std::byte> bytes;
+};
+
+// What is saved with the tensors. Everything here is the same on all ranks.
+struct CheckpointInfo {
+  std::int64_t step = 0;
+  std::uint64_t samples = 0;       // consumed: the whole state of the data
+  std::string tokenizer_hash;
+  json::Object config;             // resolved, dotted keys
+  json::Object layout;             // world, mesh
+  json::Object machine;            // CPU kind, threads, library: what "bitwise" depends on
+  json::Object data;               // what the token stream was
+  std::vector<TensorInfo> tensors;
+};
+
+// Who writes: its file is rank-R.bin; local rank 0 of each node writes node-K.json.
+struct Writer {
+  int node = 0;
+  int local_rank = 0;
+};
+
+// Writes folder/step-N. Collective: every rank gives its slices; together they must cover every tensor once.
+// Returns the same outcome on every rank. Nothing of an earlier, whole step is touched.
+Result<void> save_checkpoint(const std::string& folder, const CheckpointInfo& info,
+                             std::span<const TensorSlice> mine, const Writer& writer, Comm& comm);
+
+class Reader {
+ public:
+  // Reads the manifest and checks that all files are there in full. not_found: no manifest, the step was not
+  // finished; corrupt: something is missing, cut or altered, and what.
+  static Result<Reader> open(const std::string& step_folder);
+
+  const CheckpointInfo& info() const { return info_; }
+  std::uint64_t bytes() const;  // of all files
+  int files() const { return static_cast<int>(files_.size()); }
+
+  // Elements [begin, ...) of a tensor into `out`. Every block read is checked; corrupt names file and block.
+  Result<void> read(std::string_view tensor, std::uint64_t begin, std::span<std::byte> out);
+
+  // Reads every block of every file.
+  Result<void> verify();
+
+ private:
+  struct File {
+    std::string name;
+    std::uint64_t bytes = 0;
+    std::vector<std::uint32_t> crcs;
+  };
+  struct Slice {
+    std::size_t tensor = 0;
+    std::uint64_t begin = 0, end = 0;  // elements
+    std::size_t file = 0;
+    std::uint64_t offset = 0;
+  };
+  Result<void> parse(const json::Object& manifest);
+  Result<void> check_cover() const;
+  Result<void> check_files() const;
+  Result<void> load_block(std::size_t file, std::uint64_t block);
+  Result<void> read_file_range(std::size_t file, std::uint64_t offset, std::span<std::byte> out);
+
+  std::string folder_;
+  CheckpointInfo info_;
+  std::vector<File> files_;
+  std::vector<Slice> slices_;  // by tensor, then begin
+  // The block read last.
+  std::string block_;
+  std::size_t block_file_ = SIZE_MAX;
+  std::uint64_t block_index_ = 0;
+};
+
+inline constexpr std::uint64_t kBlockBytes = 4u << 20;
+
+std::string step_folder(const std::string& folder, std::int64_t step);
+
+// The steps in a folder, newest first.
+struct StepEntry {
+  std::int64_t step = 0;
+  std::string path;
+  bool finished = false;         // has a manifest
+  std::optional<Error> problem;  // finished, but not valid
+  std::uint64_t bytes = 0;       // of its tensor files, if valid
+};
+// deep: also read every block.
+Result<std::vector<StepEntry>> list_checkpoints(const std::string& folder, bool deep);
+
+struct Latest {
+  std::optional<Reader> reader;       // of the newest valid step, every block checked
+  std::vector<std::string> notices;   // newer steps that were passed over, and why
+};
+// No step at all, or only unfinished ones: no reader. Finished steps but none valid: corrupt, naming each.
+Result<Latest> latest_checkpoint(const std::string& folder);
+
+// Removes finished steps but the newest `keep`, and unfinished ones older than the newest finished. A step
+// loses its manifest first, so that a half-removed one never counts.
+Result<void> prune_checkpoints(const std::string& folder, int keep);
+
+}  // namespace muster::train

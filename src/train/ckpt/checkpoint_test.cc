@@ -1,0 +1,285 @@
+#include "train/ckpt/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "base/file.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "train/agent/process.h"
+#include "train/comm/thread.h"
+
+namespace muster::train {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+// Tensors whose content is a function of step and element, so that a reader knows what to expect.
+struct Content {
+  std::int64_t step;
+  std::vector<TensorInfo> tensors;
+  std::vector<std::vector<float>> values;
+
+  Content(std::int64_t step_, std::vector<std::int64_t> sizes) : step(step_) {
+    for (std::size_t t = 0; t < sizes.size(); ++t) {
+      tensors.push_back({"layer." + std::to_string(t) + ".weight", "F32", {sizes[t], 1}});
+      Rng rng(static_cast<std::uint64_t>(step) * 1000 + t);
+      std::vector<float> data(static_cast<std::size_t>(sizes[t]));
+      for (auto& value : data) value = static_cast<float>(rng.uniform());
+      values.push_back(std::move(data));
+    }
+  }
+
+  CheckpointInfo info() const {
+    return {.step = step,
+            .samples = static_cast<std::uint64_t>(step) * 8,
+            .tokenizer_hash = "abc",
+            .config = {{"model.layers", 2}, {"train.lr", 3e-4}},
+            .layout = {{"world", 2}},
+            .machine = {},
+            .data = {},
+            .tensors = tensors};
+  }
+
+  // Rank r of n writes its share of each tensor.
+  std::vector<TensorSlice> slices(int rank, int size) const {
+    std::vector<TensorSlice> out;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      const std::size_t count = values[t].size(), n = static_cast<std::size_t>(size), r = static_cast<std::size_t>(rank);
+      const std::size_t begin = count * r / n, end = count * (r + 1) / n;
+      out.push_back({tensors[t].name, begin, std::as_bytes(std::span(values[t]).subspan(begin, end - begin))});
+    }
+    return out;
+  }
+};
+
+// Saves with `size` ranks, two to a node; the answers of all ranks.
+std::vector<Result<void>> save(const std::string& folder, const Content& content, int size) {
+  ThreadWorld world(size);
+  std::vector<Result<void>> answers(static_cast<std::size_t>(size));
+  std::vector<std::unique_ptr<Comm>> comms;
+  for (int rank = 0; rank < size; ++rank) comms.push_back(std::make_unique<Comm>("world", world.join(rank)));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto slices = content.slices(rank, size);
+      answers[static_cast<std::size_t>(rank)] =
+          save_checkpoint(folder, content.info(), slices, {.node = rank / 2, .local_rank = rank % 2},
+                          *comms[static_cast<std::size_t>(rank)]);
+    });
+  }
+  threads.clear();
+  return answers;
+}
+
+void save_whole(const std::string& folder, const Content& content, int size = 1) {
+  for (const auto& answer : save(folder, content, size)) ASSERT_TRUE(answer) << answer.error().message;
+}
+
+// Empty if the reader gives exactly the content.
+std::string difference(Reader& reader, const Content& content) {
+  if (reader.info().step != content.step) return "step " + std::to_string(reader.info().step);
+  for (std::size_t t = 0; t < content.tensors.size(); ++t) {
+    std::vector<float> data(content.values[t].size());
+    if (auto read = reader.read(content.tensors[t].name, 0, std::as_writable_bytes(std::span(data))); !read) {
+      return read.error().message;
+    }
+    if (data != content.values[t]) return "other values in " + content.tensors[t].name;
+  }
+  return "";
+}
+
+const std::vector<std::int64_t> kSizes = {3, 100'000, 1'200'000, 0, 17};
+
+TEST(Checkpoint, IsTheSameWhoeverWroteIt) {
+  for (int size : {1, 2, 3, 5}) {
+    const TempDir folder;
+    const Content content(7, kSizes);
+    save_whole(folder.path(), content, size);
+    auto reader = Reader::open(step_folder(folder.path(), 7));
+    ASSERT_TRUE(reader) << reader.error().message;
+    EXPECT_EQ(reader->files(), size);
+    EXPECT_EQ(difference(*reader, content), "");
+    EXPECT_EQ(reader->info().samples, 56u);
+    EXPECT_EQ(reader->info().tokenizer_hash, "abc");
+    EXPECT_EQ(reader->info().tensors, content.tensors);
+    EXPECT_EQ(json::dump(reader->info().config), json::dump(content.info().config));
+    EXPECT_TRUE(fs::exists(step_folder(folder.path(), 7) + "/node-" + std::to_string((size - 1) / 2) + ".json"));
+  }
+}
+
+TEST(Checkpoint, ReadsAnyRange) {
+  const TempDir folder;
+  const Content content(1, kSizes);
+  save_whole(folder.path(), content, 3);
+  auto reader = Reader::open(step_folder(folder.path(), 1));
+  ASSERT_TRUE(reader);
+  Rng rng(5);
+  for (int i = 0; i < 200; ++i) {
+    const std::size_t t = rng.below(2) + 1, count = content.values[t].size();
+    const std::size_t begin = rng.below(count), length = std::min<std::size_t>(rng.below(5000), count - begin);
+    std::vector<float> data(length);
+    ASSERT_TRUE(reader->read(content.tensors[t].name, begin, std::as_writable_bytes(std::span(data))));
+    ASSERT_TRUE(std::equal(data.begin(), data.end(), content.values[t].begin() + static_cast<std::ptrdiff_t>(begin)));
+  }
+  std::vector<float> data(4);
+  EXPECT_THAT(reader->read("layer.0.weight", 0, std::as_writable_bytes(std::span(data))).error().message,
+              HasSubstr("layer.0.weight has 3 elements, 4 were asked for"));
+  EXPECT_THAT(reader->read("other", 0, {}).error().message, HasSubstr("no tensor other"));
+}
+
+// A way to damage a finished step, and what is then said of it.
+struct Damage {
+  const char* name;
+  void (*hurt)(const std::string& step);
+  const char* says;
+};
+
+void flip(const std::string& path, std::streamoff at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(at);
+  char byte = 0;
+  file.get(byte);
+  file.seekp(at);
+  file.put(static_cast<char>(byte ^ 4));
+}
+
+const Damage kDamages[] = {
+    {"truncated", [](const std::string& s) { fs::resize_file(s + "/rank-1.bin", 1000); },
+     "rank-1.bin has 1000 bytes, the manifest says"},
+    {"longer", [](const std::string& s) { fs::resize_file(s + "/rank-1.bin", 9'000'000); }, "rank-1.bin has 9000000 bytes"},
+    {"missing", [](const std::string& s) { fs::remove(s + "/rank-0.bin"); }, "rank-0.bin is missing"},
+    {"bit in the first block", [](const std::string& s) { flip(s + "/rank-0.bin", 12); },
+     "rank-0.bin: block 0 (bytes 0 to 4194303) is altered"},
+    {"bit in the last block", [](const std::string& s) { flip(s + "/rank-1.bin", 4'194'304); },
+     "rank-1.bin: block 1 (bytes 4194304 to "},
+    {"bit in the manifest", [](const std::string& s) { flip(s + "/manifest.json", 60); }, "manifest.json: altered"},
+    {"manifest cut", [](const std::string& s) { fs::resize_file(s + "/manifest.json", 200); },
+     "manifest.json: not a checkpoint manifest, or cut off after 200 bytes"},
+    {"manifest empty", [](const std::string& s) { fs::resize_file(s + "/manifest.json", 0); }, "cut off after 0 bytes"},
+};
+
+TEST(Damaged, EveryKindIsNamedAndTheStepBeforeIsTaken) {
+  for (const Damage& damage : kDamages) {
+    const TempDir folder;
+    const Content old_content(10, {10}), content(20, {2'400'000});
+    save_whole(folder.path(), old_content, 2);
+    save_whole(folder.path(), content, 2);
+    damage.hurt(step_folder(folder.path(), 20));
+    auto latest = latest_checkpoint(folder.path());
+    ASSERT_TRUE(latest) << damage.name << latest.error().message;
+    ASSERT_TRUE(latest->reader) << damage.name;
+    EXPECT_EQ(difference(*latest->reader, old_content), "") << damage.name;
+    EXPECT_THAT(latest->notices, testing::ElementsAre(HasSubstr(damage.says))) << damage.name;
+    const auto entries = list_checkpoints(folder.path(), true);
+    ASSERT_TRUE(entries);
+    ASSERT_EQ(entries->size(), 2u);
+    ASSERT_TRUE(entries->at(0).problem) << damage.name;
+    EXPECT_THAT(entries->at(0).problem->message, HasSubstr(damage.says));
+    EXPECT_FALSE(entries->at(1).problem);
+  }
+}
+
+TEST(Damaged, WithoutAnotherStepItIsAnErrorNotAFreshStart) {
+  const TempDir folder;
+  save_whole(folder.path(), Content(20, {100}), 1);
+  fs::remove(step_folder(folder.path(), 20) + "/rank-0.bin");
+  const auto latest = latest_checkpoint(folder.path());
+  ASSERT_FALSE(latest);
+  EXPECT_EQ(latest.error().code, ErrorCode::corrupt);
+  EXPECT_THAT(latest.error().message, HasSubstr("step-20/rank-0.bin is missing"));
+}
+
+TEST(Latest, UnfinishedStepsDoNotCount) {
+  const TempDir folder;
+  EXPECT_FALSE(latest_checkpoint(folder.path())->reader);
+  EXPECT_FALSE(latest_checkpoint(folder / "not-there")->reader);
+  save_whole(folder.path(), Content(5, {100}), 1);
+  fs::remove(step_folder(folder.path(), 5) + "/manifest.json");
+  const auto latest = latest_checkpoint(folder.path());
+  ASSERT_TRUE(latest) << latest.error().message;
+  EXPECT_FALSE(latest->reader);
+  EXPECT_THAT(latest->notices, testing::ElementsAre(HasSubstr("step-5/manifest.json is not there: the save did not finish")));
+}
+
+TEST(Save, OverAnUnfinishedOrDamagedStep) {
+  const TempDir folder;
+  save_whole(folder.path(), Content(5, {1000}), 3);
+  fs::remove(step_folder(folder.path(), 5) + "/rank-2.bin");
+  const Content content(5, {500, 20});
+  save_whole(folder.path(), content, 2);
+  auto latest = latest_checkpoint(folder.path());
+  ASSERT_TRUE(latest && latest->reader);
+  EXPECT_EQ(difference(*latest->reader, content), "");
+}
+
+TEST(Save, AFailureOfOneRankIsEverybodysError) {
+  const TempDir folder;
+  const std::string step = step_folder(folder.path(), 5);
+  fs::create_directories(step + "/rank-1.bin");  // a folder is in the way
+  const auto answers = save(folder.path(), Content(5, {1000}), 2);
+  for (const auto& answer : answers) {
+    ASSERT_FALSE(answer);
+    EXPECT_THAT(answer.error().message, HasSubstr("rank 1: open " + step + "/rank-1.bin"));
+  }
+  EXPECT_FALSE(fs::exists(step + "/manifest.json"));
+}
+
+TEST(Prune, KeepsTheNewestAndClearsLeftovers) {
+  const TempDir folder;
+  for (std::int64_t step : {10, 20, 30, 40}) save_whole(folder.path(), Content(step, {10}), 1);
+  fs::remove(step_folder(folder.path(), 20) + "/manifest.json");
+  fs::create_directories(folder / "step-50");     // being written
+  fs::create_directories(folder / "step-notes");  // not ours
+  ASSERT_TRUE(prune_checkpoints(folder.path(), 2));
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator(folder.path())) left.push_back(entry.path().filename());
+  EXPECT_THAT(left, testing::UnorderedElementsAre("step-30", "step-40", "step-50", "step-notes"));
+}
+
+// The victim of the next test: saves step after step until it is killed.
+TEST(DISABLED_Saver, SavesForever) {
+  const std::string folder = std::getenv("SAVE_FOLDER");
+  for (std::int64_t step = *parse_int(std::getenv("SAVE_FROM"));; ++step) {
+    save_whole(folder, Content(step, {50'000, 7}), 2);
+    ASSERT_TRUE(prune_checkpoints(folder, 2));
+    ASSERT_EQ(write(1, "\1", 1), 1);
+  }
+}
+
+TEST(Killed, AtAnyMomentTheLastFinishedStepIsThere) {
+  const TempDir folder;
+  Rng rng(11);
+  std::int64_t last = 0;
+  for (int round = 0; round < 30; ++round) {
+    auto child = spawn({*own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_Saver.SavesForever"},
+                       {{"SAVE_FOLDER", folder.path()}, {"SAVE_FROM", std::to_string(last + 1)}});
+    ASSERT_TRUE(child) << child.error().message;
+    char byte = 0;
+    while (read(child->out.get(), &byte, 1) == 1 && byte != '\1') {
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(rng.below(30'000)));
+    kill(child->pid, SIGKILL);
+    wait_child(*child);
+    auto latest = latest_checkpoint(folder.path());
+    ASSERT_TRUE(latest) << latest.error().message;
+    ASSERT_TRUE(latest->reader);
+    const std::int64_t step = latest->reader->info().step;
+    EXPECT_GT(step, last);
+    EXPECT_EQ(difference(*latest->reader, Content(step, {50'000, 7})), "");
+    last = step;
+  }
+}
+
+}  // namespace
+}  // namespace muster::train

@@ -1,0 +1,138 @@
+#include "train/ckpt/manifest.h"
+
+#include <charconv>
+#include <cstdio>
+
+#include "base/crypto.h"
+
+namespace muster::train {
+namespace {
+
+constexpr std::string_view kHead = "{\"crc32c\":\"";
+constexpr std::string_view kMiddle = "\",\"manifest\":";
+
+std::string hex8(std::uint32_t value) {
+  char text[9];
+  std::snprintf(text, sizeof text, "%08x", value);
+  return text;
+}
+
+std::optional<std::uint32_t> parse_hex8(std::string_view text) {
+  std::uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (text.size() != 8 || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::uint64_t TensorInfo::numel() const {
+  std::uint64_t product = 1;
+  for (const std::int64_t extent : shape) product *= static_cast<std::uint64_t>(extent);
+  return product;
+}
+
+std::uint64_t TensorInfo::element_bytes() const { return dtype == "F32" ? 4 : 8; }
+
+json::Array crcs_to_json(const std::vector<std::uint32_t>& crcs) {
+  json::Array array;
+  for (const std::uint32_t crc : crcs) array.emplace_back(hex8(crc));
+  return array;
+}
+
+Result<std::vector<std::uint32_t>> crcs_from_json(const json::Array& array) {
+  std::vector<std::uint32_t> crcs;
+  for (const auto& element : array) {
+    const auto crc = element.is_string() ? parse_hex8(json::view(element.as_string())) : std::nullopt;
+    if (!crc) return fail(ErrorCode::corrupt, "a block checksum is not 8 hex digits");
+    crcs.push_back(*crc);
+  }
+  return crcs;
+}
+
+std::string manifest_text(const CheckpointInfo& info, const std::vector<json::Object>& records) {
+  json::Array tensors, files, slices;
+  for (const TensorInfo& tensor : info.tensors) {
+    json::Array shape(tensor.shape.begin(), tensor.shape.end());
+    tensors.push_back(json::Object{{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", std::move(shape)}});
+  }
+  for (const auto& record : records) {
+    files.push_back(record.at("file"));
+    for (const auto& slice : record.at("slices").as_array()) slices.push_back(slice);
+  }
+  const json::Object manifest{{"format", "muster-checkpoint"},
+                              {"version", kCheckpointVersion},
+                              {"step", info.step},
+                              {"samples", info.samples},
+                              {"tokenizer", info.tokenizer_hash},
+                              {"config", info.config},
+                              {"layout", info.layout},
+                              {"machine", info.machine},
+                              {"data", info.data},
+                              {"block_bytes", kBlockBytes},
+                              {"tensors", std::move(tensors)},
+                              {"files", std::move(files)},
+                              {"slices", std::move(slices)}};
+  const std::string body = json::dump(manifest);
+  return std::string(kHead) + hex8(crypto::crc32c(body)) + std::string(kMiddle) + body + "}\n";
+}
+
+Result<json::Object> parse_manifest(std::string_view text) {
+  const std::size_t body_at = kHead.size() + 8 + kMiddle.size();
+  if (text.size() < body_at + 4 || !text.starts_with(kHead) || text.substr(kHead.size() + 8, kMiddle.size()) != kMiddle ||
+      !text.ends_with("}\n")) {
+    return fail(ErrorCode::corrupt, "not a checkpoint manifest, or cut off after " + std::to_string(text.size()) + " bytes");
+  }
+  const auto stored = parse_hex8(text.substr(kHead.size(), 8));
+  const auto body = text.substr(body_at, text.size() - body_at - 2);
+  const std::uint32_t found = crypto::crc32c(body);
+  if (!stored || *stored != found) {
+    return fail(ErrorCode::corrupt, "altered: its checksum is " + hex8(found) + ", stored is " +
+                                        std::string(text.substr(kHead.size(), 8)));
+  }
+  MUSTER_TRY(json::Object manifest, json::parse_object(body));
+  MUSTER_TRY(const std::string format, json::get_string(manifest, "format"));
+  MUSTER_TRY(const std::int64_t version, json::get_int(manifest, "version"));
+  if (format != "muster-checkpoint" || version < 1) {
+    return fail(ErrorCode::corrupt, "format \"" + format + "\" version " + std::to_string(version));
+  }
+  if (version > kCheckpointVersion) {
+    return fail(ErrorCode::unsupported, "checkpoint version " + std::to_string(version) + "; this program reads up to " +
+                                            std::to_string(kCheckpointVersion) + ": use a newer muster-train");
+  }
+  return manifest;
+}
+
+Result<CheckpointInfo> info_of(const json::Object& manifest) {
+  CheckpointInfo info;
+  MUSTER_TRY(info.step, json::get_int(manifest, "step"));
+  MUSTER_TRY(const std::int64_t samples, json::get_int(manifest, "samples"));
+  info.samples = static_cast<std::uint64_t>(samples);
+  MUSTER_TRY(info.tokenizer_hash, json::get_string(manifest, "tokenizer"));
+  const std::pair<const char*, json::Object*> parts[] = {
+      {"config", &info.config}, {"layout", &info.layout}, {"machine", &info.machine}, {"data", &info.data}};
+  for (const auto& [name, target] : parts) {
+    if (const auto* object = json::opt_object(manifest, name)) *target = *object;
+  }
+  const auto* tensors = json::opt_array(manifest, "tensors");
+  if (tensors == nullptr) return fail(ErrorCode::corrupt, "no tensors");
+  for (const auto& element : *tensors) {
+    if (!element.is_object()) return fail(ErrorCode::corrupt, "a tensor is not an object");
+    TensorInfo tensor;
+    MUSTER_TRY(tensor.name, json::get_string(element.as_object(), "name"));
+    MUSTER_TRY(tensor.dtype, json::get_string(element.as_object(), "dtype"));
+    if (tensor.dtype != "F32" && tensor.dtype != "F64" && tensor.dtype != "I64") {
+      return fail(ErrorCode::unsupported, "tensor " + tensor.name + " has dtype " + tensor.dtype);
+    }
+    const auto* shape = json::opt_array(element.as_object(), "shape");
+    if (shape == nullptr) return fail(ErrorCode::corrupt, "tensor " + tensor.name + " has no shape");
+    for (const auto& extent : *shape) {
+      if (!extent.is_int64() || extent.as_int64() < 0) return fail(ErrorCode::corrupt, "tensor " + tensor.name + ": bad shape");
+      tensor.shape.push_back(extent.as_int64());
+    }
+    info.tensors.push_back(std::move(tensor));
+  }
+  return info;
+}
+
+}  // namespace muster::train
