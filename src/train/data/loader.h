@@ -1,0 +1,80 @@
+// Batches out of a token stream.
+//
+// Window k is tokens [kS, kS + S]: S inputs and the S targets that follow them. A global step takes the next
+// `batch` samples of the Sampler; part p of n takes a run of batch / n of them, cut in micro-batches. So n
+// parts with one micro-batch each see the same micro-batches as one part with n.
+//
+// Read methods may be called from any thread if the stream's may.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "train/data/sampler.h"
+
+namespace muster::train {
+
+// What a loader needs of a stream of tokens. shard_stream() makes one of a folder of shards.
+class TokenStream {
+ public:
+  virtual ~TokenStream() = default;
+  virtual std::uint64_t size() const = 0;  // tokens
+  virtual Result<void> read(std::uint64_t begin, std::span<std::int64_t> out) const = 0;
+  // Bytes of text that tokens [begin, begin + count) stand for.
+  virtual Result<std::uint64_t> bytes_in(std::uint64_t begin, std::uint64_t count) const = 0;
+  virtual int vocab_size() const = 0;
+  virtual const std::string& tokenizer_hash() const = 0;
+  // What identifies the content: two streams with the same description give the same windows.
+  virtual json::Object description() const = 0;
+};
+
+// The shards (*.mts) of a folder. not_found names the folder.
+Result<std::unique_ptr<TokenStream>> shard_stream(const std::string& folder);
+
+struct Samples {
+  std::vector<std::int64_t> tokens;   // [rows, sequence]
+  std::vector<std::int64_t> targets;  // [rows, sequence]
+  std::uint64_t rows = 0;
+};
+
+class Loader {
+ public:
+  // invalid_argument: the stream is shorter than one window. `stream` must outlive the loader.
+  static Result<Loader> create(const TokenStream& stream, std::uint64_t sequence, std::uint64_t seed);
+
+  std::uint64_t windows() const { return sampler_.windows(); }
+  std::uint64_t sequence() const { return sequence_; }
+
+  // Samples [first, first + rows) of the shuffled, endless order.
+  Result<void> samples(std::uint64_t first, std::uint64_t rows, Samples& out) const;
+  // Windows [first, first + rows) in the order of the stream.
+  Result<void> windows_in_order(std::uint64_t first, std::uint64_t rows, Samples& out) const;
+  // Bytes of text that the targets of window k stand for.
+  Result<std::uint64_t> target_bytes(std::uint64_t window) const;
+
+ private:
+  Loader(const TokenStream& stream, std::uint64_t sequence, Sampler sampler)
+      : stream_(&stream), sequence_(sequence), sampler_(sampler) {}
+  Result<void> put(std::uint64_t window, std::uint64_t row, Samples& out) const;
+  void resize(std::uint64_t rows, Samples& out) const;
+
+  const TokenStream* stream_;
+  std::uint64_t sequence_;
+  Sampler sampler_;
+};
+
+// The share of one part in the global batch, in micro-batches of `micro` samples.
+struct BatchPart {
+  std::uint64_t first = 0;  // sample, counted from the step's first
+  std::uint64_t micro = 0;
+  std::uint64_t count = 0;  // of micro-batches
+};
+// invalid_argument unless batch is a multiple of parts * micro; the message gives the nearest that is.
+Result<BatchPart> split_batch(std::uint64_t batch, std::uint64_t micro, int parts, int part);
+
+}  // namespace muster::train

@@ -1,0 +1,32 @@
+// A token stream in memory: for tests. Every token stands for three bytes of text.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "train/data/loader.h"
+
+namespace muster::train {
+
+class MemoryStream final : public TokenStream {
+ public:
+  MemoryStream(std::vector<std::int64_t> tokens, int vocab) : tokens_(std::move(tokens)), vocab_(vocab) {}
+
+  std::uint64_t size() const override { return tokens_.size(); }
+  Result<void> read(std::uint64_t begin, std::span<std::int64_t> out) const override {
+    if (begin + out.size() > tokens_.size()) return fail(ErrorCode::invalid_argument, "read past the end");
+    std::copy_n(tokens_.begin() + static_cast<std::ptrdiff_t>(begin), out.size(), out.begin());
+    return {};
+  }
+  Result<std::uint64_t> bytes_in(std::uint64_t, std::uint64_t count) const override { return 3 * count; }
+  int vocab_size() const override { return vocab_; }
+  const std::string& tokenizer_hash() const override { return hash_; }
+  json::Object description() const override { return {{"tokens", tokens_.size()}, {"tokenizer", hash_}}; }
+
+ private:
+  std::vector<std::int64_t> tokens_;
+  int vocab_;
+  std::string hash_ = "memory";
+};
+
+}  // namespace muster::train
