@@ -7,6 +7,7 @@
 // decided but derived by pending() from the state: live and after a restart alike.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -139,6 +140,18 @@ using Effect = std::variant<LaunchGang, StopRank, ReleaseRank>;
 
 // What a runner must do now; nullopt: the launch is stale (410).
 [[nodiscard]] std::optional<domain::Desired> desired(const State& state, const domain::LaunchId& launch);
+
+// The live job, its attempt and its rank that `launch` names, if it is the current incarnation. Pointers into
+// the state.
+struct Current {
+  const domain::Job* job = nullptr;
+  const domain::Attempt* attempt = nullptr;
+  const domain::Rank* rank = nullptr;
+};
+[[nodiscard]] std::optional<Current> current(const State& state, const domain::LaunchId& launch);
+
+// Who holds each node of the inventory: the attempt's launch, if a live job does.
+[[nodiscard]] std::map<domain::NodeName, domain::LaunchId> holders(const State& state);
 
 // Why a live job is where it is, with numbers: "waits: needs 4 nodes; 3 are free, ...".
 [[nodiscard]] std::string explain(const State& state, domain::JobId job, Time now);

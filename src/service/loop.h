@@ -102,7 +102,7 @@ class Loop {
     Millis until{0};
   };
 
-  bool enqueue(Item&& item, std::size_t limit);
+  std::optional<Error> enqueue(Item&& item, std::size_t limit);
   std::deque<Item> drain();
   void take(Batch& batch, Item&& item);
   void handle(Batch& batch, Command&& command);
@@ -110,9 +110,12 @@ class Loop {
   std::optional<Error> refusal(const control::Event& event);
   [[nodiscard]] Result<void> write(Batch& batch);
   [[nodiscard]] Result<void> load();
+  void try_load();
+  std::optional<Error> away() const;
   void recover(Batch& batch, const Error& error);
   void release(Batch& batch);
   void release_effects();
+  void refresh();
   void issue(std::string key, Order order);
   void wake_watchers();
 
@@ -132,6 +135,9 @@ class Loop {
   std::vector<Watcher> watchers_;
   std::map<std::string, Order> in_flight_;
   std::map<std::string, Backoff> backoff_;
+  bool refresh_due_ = true;
+  std::uint64_t refreshes_ = 0;
+  std::string refresh_key_;
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable ready_;

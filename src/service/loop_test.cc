@@ -1,0 +1,162 @@
+// The loop stepped by hand: fencing, bounds, group commit, back-off.
+#include "service/loop.h"
+
+#include <gtest/gtest.h>
+
+#include "store/memory/store.h"
+
+namespace muster::service {
+namespace {
+
+struct ManualClock final : Clock {
+  Time time{1'000'000};
+  Time now() const override { return time; }
+};
+
+struct Orders final : Executor {
+  std::vector<std::pair<std::string, Order>> taken;
+  void submit(std::string key, Order order) override { taken.emplace_back(std::move(key), std::move(order)); }
+};
+
+class LoopTest : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(loop_.open()); }
+  void submit(const std::string& name, int nodes = 1) {
+    control::SubmitJob job;
+    job.name = name;
+    job.nodes = nodes;
+    loop_.post(std::move(job), [this](auto reply) { replies_.push_back(std::move(reply)); });
+  }
+  // The engine answers the look that the loop has asked for.
+  void answer_refresh(int nodes, std::vector<domain::Observation> observations = {}) {
+    for (const auto& [key, order] : std::exchange(orders_.taken, {})) {
+      const auto* refresh = std::get_if<RefreshOrder>(&order);
+      if (refresh == nullptr) continue;
+      control::EngineInventory event{refresh->asked, {}, observations};
+      for (int i = 1; i <= nodes; ++i) event.inventory.nodes.push_back({"node-" + std::to_string(i), 1, 0, {}, true, {}});
+      loop_.finished({key, event, {}});
+    }
+  }
+
+  store::MemoryStore store_;
+  Orders orders_;
+  ManualClock clock_;
+  Millis monotonic_{0};
+  Loop loop_{store_, orders_, clock_, [this] { return monotonic_; },
+             {.batch_max = 256, .queue_max = 8, .queue_reserved = 4}};
+  std::vector<Result<control::Reply>> replies_;
+};
+
+TEST_F(LoopTest, ABatchIsOneCommitAndItsRepliesFollow) {
+  submit("a");
+  submit("b");
+  EXPECT_TRUE(replies_.empty());
+  const auto before = store_.meta()->commit_sequence;
+  EXPECT_TRUE(loop_.step());
+  EXPECT_EQ(store_.meta()->commit_sequence, before + 1);
+  ASSERT_EQ(replies_.size(), 2U);
+  EXPECT_TRUE(replies_[0] && replies_[1]);
+  EXPECT_FALSE(loop_.step());
+}
+
+TEST_F(LoopTest, NothingIsPlacedBeforeTheEngineWasSeen) {
+  submit("a");
+  loop_.step();
+  EXPECT_EQ(loop_.state().jobs.begin()->second.phase, domain::Phase::queued);
+  answer_refresh(1);
+  loop_.step();
+  EXPECT_EQ(loop_.state().jobs.begin()->second.phase, domain::Phase::launching);
+  ASSERT_EQ(orders_.taken.size(), 1U);
+  EXPECT_TRUE(std::holds_alternative<LaunchOrder>(orders_.taken[0].second));
+}
+
+TEST_F(LoopTest, AFullQueueKeepsRoomForStopsAndRunners) {
+  for (int i = 0; i < 6; ++i) submit("j" + std::to_string(i));
+  ASSERT_EQ(replies_.size(), 2U);  // 4 wait; the others were refused at once
+  EXPECT_EQ(replies_[0].error().code, ErrorCode::resource_exhausted);
+  int answered = 0;
+  for (int i = 0; i < 6; ++i) {
+    loop_.post(control::StopJob{domain::JobKind::training, "j0"}, [&](const auto&) { ++answered; });
+  }
+  EXPECT_EQ(answered, 2);  // 4 more had room
+  loop_.post(control::RankGone{{domain::AttemptId{1}, 0, 1}, "x"});  // never refused
+  loop_.step();
+  EXPECT_EQ(answered, 6);
+}
+
+TEST_F(LoopTest, AFailedCommitForgetsTheBatchAndPausesAdmission) {
+  submit("a");
+  loop_.step();
+  store_.fail_after(0);
+  submit("b");
+  loop_.step();
+  EXPECT_EQ(replies_.back().error().code, ErrorCode::unavailable);
+  EXPECT_EQ(loop_.state().names.size(), 1U);
+  store_.heal();
+  submit("c");
+  loop_.step();
+  EXPECT_EQ(replies_.back().error().message, "the state store refuses writes: no new jobs until it accepts one");
+  monotonic_ += Millis{1'000};
+  loop_.step();  // the tick tries the store
+  submit("c");
+  loop_.step();
+  EXPECT_TRUE(replies_.back());
+}
+
+TEST_F(LoopTest, ALookAtTheEngineFromBeforeAReloadIsIgnored) {
+  loop_.step();
+  const auto old = orders_.taken;
+  ASSERT_EQ(old.size(), 1U);
+  store_.fail_after(0);
+  submit("a");
+  loop_.step();  // reloads and asks again
+  store_.heal();
+  loop_.finished({old[0].first, control::EngineInventory{}, {}});
+  loop_.step();
+  EXPECT_FALSE(loop_.state().inventory_known);
+}
+
+TEST_F(LoopTest, AFencedLoopEnds) {
+  ASSERT_TRUE(store_.open_epoch());
+  submit("a");
+  loop_.step();
+  ASSERT_TRUE(loop_.fatal());
+  EXPECT_EQ(replies_.back().error().code, ErrorCode::unavailable);
+  submit("b");
+  loop_.step();
+  EXPECT_EQ(replies_.back().error().code, ErrorCode::failed_precondition);
+}
+
+TEST_F(LoopTest, TimeNeverGoesBackAcrossARestart) {
+  submit("a");
+  loop_.step();
+  clock_.time = Time{5};
+  Loop next(store_, orders_, clock_, [this] { return monotonic_; });
+  ASSERT_TRUE(next.open());
+  EXPECT_EQ(next.now(), Time{1'000'000});
+}
+
+TEST_F(LoopTest, AFailedEffectIsTriedAgainLaterAndLater) {
+  const domain::Observation dead{{domain::AttemptId{77}, 0, 1}, "node-1", false};
+  loop_.step();
+  answer_refresh(1, {dead});
+  int tries = 0;
+  for (int second = 0; second < 20; ++second) {
+    loop_.step();
+    for (const auto& [key, order] : std::exchange(orders_.taken, {})) {
+      if (std::holds_alternative<ReleaseOrder>(order)) {
+        ++tries;
+        loop_.finished({key, {}, Error{ErrorCode::io, "busy"}});
+      } else {
+        loop_.finished({key, control::EngineInventory{clock_.time, {}, {dead}}, {}});
+      }
+    }
+    loop_.step();
+    monotonic_ += Millis{1'000};
+    clock_.time = clock_.time + Millis{1'000};
+  }
+  EXPECT_EQ(tries, 5);  // after 0, 1, 2, 4 and 8 s
+}
+
+}  // namespace
+}  // namespace muster::service

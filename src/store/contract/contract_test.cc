@@ -1,0 +1,149 @@
+// One contract for every Store.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/file.h"
+#include "base/sqlite.h"
+#include "ports/store.h"
+#include "store/memory/store.h"
+#include "store/sqlite/store.h"
+
+namespace muster::store {
+namespace {
+
+using domain::Commit;
+using domain::Erase;
+using domain::Outbox;
+using domain::Put;
+using domain::RecordKind;
+
+// A place where a store lives, and opens again as after a restart.
+struct Place {
+  virtual ~Place() = default;
+  virtual ports::Store& open() = 0;
+};
+struct MemoryPlace : Place {
+  MemoryStore store;
+  ports::Store& open() override { return store; }
+};
+struct SqlitePlace : Place {
+  TempDir directory;
+  std::unique_ptr<ports::Store> store;
+  ports::Store& open() override {
+    store.reset();
+    auto opened = open_sqlite(directory.path(), {.ballast_bytes = 64 << 10});
+    EXPECT_TRUE(opened) << opened.error().message;
+    store = *std::move(opened);
+    return *store;
+  }
+};
+
+struct Adapter {
+  const char* name;
+  std::function<std::unique_ptr<Place>()> make;
+};
+
+class StoreContract : public testing::TestWithParam<Adapter> {
+ protected:
+  std::unique_ptr<Place> place_ = GetParam().make();
+};
+
+Commit put(std::uint64_t sequence, std::string body) {
+  return {{Put{Outbox{sequence, "k", std::move(body)}}}};
+}
+
+TEST_P(StoreContract, ANewStoreIsEmptyAndItsEpochRises) {
+  auto& store = place_->open();
+  EXPECT_EQ(store.meta()->commit_sequence, 0U);
+  EXPECT_TRUE(store.load()->empty());
+  const auto first = store.open_epoch()->epoch;
+  EXPECT_EQ(place_->open().open_epoch()->epoch, first + 1);
+}
+
+TEST_P(StoreContract, WhatWasCommittedIsThereAfterReopening) {
+  auto* store = &place_->open();
+  const auto epoch = store->open_epoch()->epoch;
+  EXPECT_EQ(store->commit(0, epoch, put(1, "one"))->commit_sequence, 1U);
+  EXPECT_EQ(store->commit(1, epoch, {{Put{Outbox{1, "k", "uno"}}, Put{Outbox{2, "k", "two"}}, Put{Outbox{3, "k", "3"}},
+                                      Erase{RecordKind::outbox, "3"}, Erase{RecordKind::job, "99"}}})
+                ->commit_sequence, 2U);
+  store = &place_->open();
+  EXPECT_EQ(store->meta()->commit_sequence, 2U);
+  const auto loaded = store->load();
+  ASSERT_TRUE(loaded);
+  std::vector<Outbox> entries;
+  for (const auto& change : loaded->changes) entries.push_back(std::get<Outbox>(std::get<Put>(change).record));
+  EXPECT_EQ(entries, (std::vector<Outbox>{{1, "k", "uno"}, {2, "k", "two"}}));
+}
+
+TEST_P(StoreContract, RequestsAreReadOneByOneAndNotLoaded) {
+  auto& store = place_->open();
+  const auto epoch = store.open_epoch()->epoch;
+  domain::JobRequest request{{5}, std::string(400'000, 'x'), {}};
+  ASSERT_TRUE(store.commit(0, epoch, {{Put{request}}}));
+  EXPECT_TRUE(store.load()->empty());
+  const auto read = store.read(RecordKind::request, "5");
+  ASSERT_TRUE(read && *read);
+  EXPECT_EQ(std::get<domain::JobRequest>(**read), request);
+  EXPECT_FALSE(store.read(RecordKind::request, "6")->has_value());
+}
+
+TEST_P(StoreContract, AMovedSequenceOrEpochFencesTheWriterOut) {
+  auto& store = place_->open();
+  const auto epoch = store.open_epoch()->epoch;
+  ASSERT_TRUE(store.commit(0, epoch, put(1, "a")));
+  for (const auto& [sequence, of] : {std::pair{std::uint64_t{0}, epoch}, {std::uint64_t{1}, epoch - 1}, {std::uint64_t{2}, epoch}}) {
+    const auto refused = store.commit(sequence, of, put(2, "b"));
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::failed_precondition);
+  }
+  ASSERT_TRUE(store.open_epoch());
+  EXPECT_FALSE(store.commit(1, epoch, put(2, "b")));
+  EXPECT_EQ(store.load()->changes.size(), 1U);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StoreContract,
+                         testing::Values(Adapter{"memory", [] { return std::make_unique<MemoryPlace>(); }},
+                                         Adapter{"sqlite", [] { return std::make_unique<SqlitePlace>(); }}),
+                         [](const auto& param) { return param.param.name; });
+
+TEST(MemoryStore, FailsWhenTold) {
+  MemoryStore store;
+  const auto epoch = store.open_epoch()->epoch;
+  store.fail_after(1);
+  EXPECT_TRUE(store.commit(0, epoch, put(1, "a")));
+  EXPECT_EQ(store.commit(1, epoch, put(2, "b")).error().code, ErrorCode::io);
+  EXPECT_EQ(store.load()->changes.size(), 1U);
+  store.heal();
+  EXPECT_TRUE(store.commit(1, epoch, put(2, "b")));
+}
+
+TEST(SqliteStore, NewerRecordsAndFormatsAreRefused) {
+  TempDir directory;
+  { ASSERT_TRUE(open_sqlite(directory.path(), {.ballast_bytes = 0})); }
+  {
+    auto database = sqlite::Database::open(directory / "state.db");
+    ASSERT_TRUE(database->execute("INSERT INTO record VALUES(5, '1', 1, 2, '{}')"));
+  }
+  {
+    auto store = open_sqlite(directory.path(), {.ballast_bytes = 0});
+    const auto loaded = (*store)->load();
+    ASSERT_FALSE(loaded);
+    EXPECT_EQ(loaded.error().code, ErrorCode::unsupported);
+    auto database = sqlite::Database::open(directory / "state.db");
+    ASSERT_TRUE(database->execute("UPDATE meta SET format = 2"));
+  }
+  const auto refused = open_sqlite(directory.path(), {.ballast_bytes = 0});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("has format 2, this program reads 1"), std::string::npos);
+}
+
+TEST(SqliteStore, AMissingDirectoryIsNamed) {
+  const auto refused = open_sqlite("/nonexistent/muster");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("/nonexistent/muster/state.db"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace muster::store

@@ -1,0 +1,227 @@
+#include "store/sqlite/store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <optional>
+#include <utility>
+
+#include "base/file.h"
+#include "base/sqlite.h"
+#include "wire/record/record.h"
+
+namespace muster::store {
+namespace {
+
+constexpr int kFormat = 1;
+
+constexpr std::string_view kSchema = R"sql(
+CREATE TABLE IF NOT EXISTS meta(
+  id INTEGER PRIMARY KEY CHECK (id = 1),
+  commit_sequence INTEGER NOT NULL,
+  epoch INTEGER NOT NULL,
+  format INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS record(
+  kind INTEGER NOT NULL,
+  key TEXT NOT NULL,
+  revision INTEGER NOT NULL,
+  version INTEGER NOT NULL,
+  body TEXT NOT NULL,
+  PRIMARY KEY (kind, key));
+)sql";
+
+// Space held back for a full disk.
+class Ballast {
+ public:
+  Ballast(std::string path, std::uint64_t bytes) : path_(std::move(path)), bytes_(bytes) {}
+
+  bool held() const { return held_ || bytes_ == 0; }
+
+  // Puts it back when there is room for it twice, so that it is not taken from the writes that need it.
+  void restore() {
+    if (held()) return;
+    struct ::statvfs disk {};
+    if (::statvfs(path_.substr(0, path_.rfind('/')).c_str(), &disk) != 0) return;
+    const auto free = static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize;
+    auto file = open_file(path_, O_RDWR | O_CREAT, 0600);
+    if (!file) return;
+    struct ::stat info {};
+    const bool there = ::fstat(file->get(), &info) == 0 &&
+                       static_cast<std::uint64_t>(info.st_blocks) * 512 >= bytes_;
+    held_ = there || (free > 2 * bytes_ && ::posix_fallocate(file->get(), 0, static_cast<off_t>(bytes_)) == 0);
+    if (!held_) ::unlink(path_.c_str());
+  }
+
+  bool release() {
+    if (!held_) return false;
+    held_ = false;
+    return ::unlink(path_.c_str()) == 0;
+  }
+
+ private:
+  std::string path_;
+  std::uint64_t bytes_;
+  bool held_ = false;
+};
+
+struct Statements {
+  sqlite::Statement meta;
+  sqlite::Statement advance;
+  sqlite::Statement put;
+  sqlite::Statement erase;
+  sqlite::Statement read;
+  sqlite::Statement load;
+
+  static Result<Statements> prepare(sqlite::Database& database) {
+    MUSTER_TRY(auto meta, database.prepare("SELECT commit_sequence, epoch, format FROM meta WHERE id = 1"));
+    MUSTER_TRY(auto advance, database.prepare("UPDATE meta SET commit_sequence = ?, epoch = ? WHERE id = 1"));
+    MUSTER_TRY(auto put, database.prepare("INSERT INTO record(kind, key, revision, version, body) VALUES(?, ?, 1, ?, ?) "
+                                          "ON CONFLICT(kind, key) DO UPDATE SET revision = revision + 1, "
+                                          "version = excluded.version, body = excluded.body"));
+    MUSTER_TRY(auto erase, database.prepare("DELETE FROM record WHERE kind = ? AND key = ?"));
+    MUSTER_TRY(auto read, database.prepare("SELECT version, body FROM record WHERE kind = ? AND key = ?"));
+    MUSTER_TRY(auto load, database.prepare("SELECT kind, version, body FROM record WHERE kind IN (1, 2, 3, 5, 6)"));
+    return Statements{std::move(meta), std::move(advance), std::move(put),
+                      std::move(erase), std::move(read),  std::move(load)};
+  }
+};
+
+class SqliteStore final : public ports::Store {
+ public:
+  SqliteStore(sqlite::Database database, Statements statements, Ballast ballast)
+      : database_(std::move(database)), statements_(std::move(statements)), ballast_(std::move(ballast)) {}
+
+  Result<ports::StoreMeta> meta() override {
+    ports::StoreMeta result;
+    auto& query = statements_.meta;
+    auto row = query.step();
+    if (row && *row) {
+      result.commit_sequence = static_cast<std::uint64_t>(query.integer(0));
+      result.epoch = static_cast<std::uint64_t>(query.integer(1));
+      result.format = static_cast<int>(query.integer(2));
+    }
+    query.reset();
+    if (!row) return tl::unexpected(std::move(row).error().with_context("state store"));
+    if (!*row) return fail(ErrorCode::corrupt, "state store: the row of meta is missing");
+    return result;
+  }
+
+  Result<ports::StoreMeta> open_epoch() override {
+    MUSTER_TRY(auto transaction, sqlite::Transaction::begin(database_));
+    MUSTER_TRY(auto now, meta());
+    ++now.epoch;
+    MUSTER_CHECK(advance(now));
+    MUSTER_CHECK(transaction.commit());
+    return now;
+  }
+
+  Result<domain::Commit> load() override {
+    domain::Commit commit;
+    auto& query = statements_.load;
+    query.reset();
+    while (true) {
+      MUSTER_TRY(const bool row, query.step());
+      if (!row) break;
+      auto record = wire::decode_record(static_cast<domain::RecordKind>(query.integer(0)),
+                                        static_cast<int>(query.integer(1)), query.text(2));
+      if (!record) {
+        query.reset();
+        return tl::unexpected(std::move(record).error().with_context("state store"));
+      }
+      commit.changes.emplace_back(domain::Put{*std::move(record)});
+    }
+    query.reset();
+    return commit;
+  }
+
+  Result<std::optional<domain::Record>> read(domain::RecordKind kind, std::string_view key) override {
+    auto& query = statements_.read;
+    query.reset();
+    query.bind(1, static_cast<std::int64_t>(kind)).bind(2, key);
+    MUSTER_TRY(const bool row, query.step());
+    if (!row) {
+      query.reset();
+      return std::nullopt;
+    }
+    auto record = wire::decode_record(kind, static_cast<int>(query.integer(0)), query.text(1));
+    query.reset();
+    if (!record) return tl::unexpected(std::move(record).error().with_context("state store"));
+    return *std::move(record);
+  }
+
+  Result<ports::StoreMeta> commit(std::uint64_t expected_sequence, std::uint64_t epoch,
+                                  const domain::Commit& commit) override {
+    auto done = write(expected_sequence, epoch, commit);
+    if (!done && done.error().code == ErrorCode::io && ballast_.release()) {
+      done = write(expected_sequence, epoch, commit);  // once more, with the space that was held back
+    } else if (done) {
+      ballast_.restore();
+    }
+    return done;
+  }
+
+  bool low_on_space() override { return !ballast_.held(); }
+
+ private:
+  Result<void> advance(const ports::StoreMeta& to) {
+    return statements_.advance.bind(1, static_cast<std::int64_t>(to.commit_sequence))
+        .bind(2, static_cast<std::int64_t>(to.epoch))
+        .run();
+  }
+
+  Result<ports::StoreMeta> write(std::uint64_t expected_sequence, std::uint64_t epoch, const domain::Commit& commit) {
+    MUSTER_TRY(auto transaction, sqlite::Transaction::begin(database_));
+    MUSTER_TRY(auto now, meta());
+    if (now.commit_sequence != expected_sequence || now.epoch != epoch) {
+      return fail(ErrorCode::failed_precondition,
+                  "the store is at commit " + std::to_string(now.commit_sequence) + " of epoch " +
+                      std::to_string(now.epoch) + ", not at " + std::to_string(expected_sequence) + " of epoch " +
+                      std::to_string(epoch) + ": another process writes to it");
+    }
+    for (const auto& change : commit.changes) MUSTER_CHECK(write(change));
+    ++now.commit_sequence;
+    MUSTER_CHECK(advance(now));
+    MUSTER_CHECK(transaction.commit());
+    return now;
+  }
+
+  Result<void> write(const domain::Change& change) {
+    if (const auto* put = std::get_if<domain::Put>(&change)) {
+      return statements_.put.bind(1, static_cast<std::int64_t>(kind_of(put->record)))
+          .bind(2, key_of(put->record))
+          .bind(3, static_cast<std::int64_t>(wire::kRecordVersion))
+          .bind(4, wire::encode_record(put->record))
+          .run();
+    }
+    const auto& erase = std::get<domain::Erase>(change);
+    return statements_.erase.bind(1, static_cast<std::int64_t>(erase.kind)).bind(2, erase.key).run();
+  }
+
+  sqlite::Database database_;
+  Statements statements_;
+  Ballast ballast_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ports::Store>> open_sqlite(const std::string& directory, const SqliteOptions& options) {
+  MUSTER_TRY(auto database, sqlite::Database::open(directory + "/state.db", {.full_sync = true}));
+  MUSTER_CHECK(database.execute(kSchema));
+  MUSTER_CHECK(database.execute("INSERT OR IGNORE INTO meta(id, commit_sequence, epoch, format) VALUES(1, 0, 0, " +
+                                std::to_string(kFormat) + ")"));
+  MUSTER_TRY(auto statements, Statements::prepare(database));
+  Ballast ballast(directory + "/ballast", options.ballast_bytes);
+  ballast.restore();
+  auto store = std::make_unique<SqliteStore>(std::move(database), std::move(statements), std::move(ballast));
+  MUSTER_TRY(const auto meta, store->meta());
+  if (meta.format != kFormat) {
+    return fail(ErrorCode::unsupported, directory + "/state.db has format " + std::to_string(meta.format) +
+                                            ", this program reads " + std::to_string(kFormat) +
+                                            ": use the muster that wrote it");
+  }
+  return std::unique_ptr<ports::Store>(std::move(store));
+}
+
+}  // namespace muster::store
