@@ -56,6 +56,8 @@ class LogSpool {
   std::optional<std::uint64_t> base() const { return base_; }
   Result<void> set_base(std::uint64_t base);
 
+  std::uint64_t unread() const;  // lines that wait() would not block for
+  bool closed() const;
   std::uint64_t end() const;  // lines appended so far, flushed or not
   std::uint64_t bytes_waiting() const;
 
