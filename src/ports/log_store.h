@@ -32,9 +32,9 @@ struct LogEvent {
 struct LogStream {
   std::string name;
   Time created;
-  std::optional<Time> first_event;
-  std::optional<Time> last_event;
-  std::optional<Time> last_ingested;
+  std::optional<Time> first_event = {};
+  std::optional<Time> last_event = {};
+  std::optional<Time> last_ingested = {};
   std::uint64_t next_sequence = 0;
   std::uint64_t bytes = 0;
 };
@@ -49,9 +49,9 @@ struct LogGroup {
 // oldest first either way.
 struct LogQuery {
   bool forward = true;
-  std::optional<std::uint64_t> sequence;  // forward: first wanted (default the oldest); backward: end (newest)
-  std::optional<Time> start;              // inclusive
-  std::optional<Time> end;                // exclusive
+  std::optional<std::uint64_t> sequence = {};  // forward: first wanted (default the oldest); backward: end (newest)
+  std::optional<Time> start = {};              // inclusive
+  std::optional<Time> end = {};                // exclusive
   std::size_t events_max = 10'000;
   std::size_t bytes_max = 1 << 20;        // text plus 26 bytes an event, as CloudWatch counts
 };

@@ -190,7 +190,7 @@ Result<Tokenizer> Tokenizer::from_bytes(std::string model) {
   if (model.empty()) return fail(ErrorCode::corrupt, "the tokenizer file is empty; a SentencePiece model is expected");
   auto impl = std::make_unique<Impl>();
   if (const auto status = impl->begin.LoadFromSerializedProto(model); !status.ok()) {
-    return fail(ErrorCode::corrupt, "not a SentencePiece model (tokenizer.model) " + message_of(status));
+    return fail(ErrorCode::corrupt, "not a SentencePiece model (a tokenizer.model is expected)");
   }
   // Models with self-test samples refuse to load with another prefix; they are then coded whole.
   impl->has_continued = impl->continued.LoadFromSerializedProto(model + std::string(kNoDummyPrefix)).ok();
