@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "api/testing/fake_service.h"
 #include "base/text.h"
 
 namespace muster::api::sagemaker {
@@ -15,56 +16,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-// A service without a control thread: it keeps what was submitted and shows the jobs that a test puts in.
-class FakeService final : public service::Service {
- public:
-  Result<control::Reply> call(control::Event command) override {
-    if (auto* submit = std::get_if<control::SubmitJob>(&command)) {
-      for (const auto& view : views) {
-        if (view.job.name == submit->name && view.job.kind == submit->kind) {
-          return control::Reply{.error = Error{ErrorCode::already_exists, "job " + submit->name + " exists"}};
-        }
-      }
-      service::JobView view;
-      view.job.id = domain::JobId{views.size() + 1};
-      view.job.kind = submit->kind;
-      view.job.name = submit->name;
-      view.job.created = view.job.modified = Time{1'700'000'000'000 + static_cast<std::int64_t>(views.size()) * 1000};
-      view.job.history.push_back({.at = view.job.created});
-      view.request = submit->request;
-      views.push_back(view);
-      submitted = std::move(*submit);
-    } else if (const auto* stop = std::get_if<control::StopJob>(&command)) {
-      stopped = stop->name;
-    }
-    return control::Reply{};
-  }
-  Result<service::JobView> job(domain::JobKind kind, const std::string& name) override {
-    for (const auto& view : views) {
-      if (view.job.name == name && view.job.kind == kind) return view;
-    }
-    return fail(ErrorCode::not_found, "there is no job named " + name);
-  }
-  Result<std::vector<service::JobSummary>> jobs(domain::JobKind kind) override {
-    std::vector<service::JobSummary> out;
-    for (const auto& [job, request, explanation] : views) {
-      if (job.kind != kind) continue;
-      out.push_back({.id = job.id, .kind = job.kind, .name = job.name, .created = job.created,
-                     .modified = job.modified, .phase = job.phase});
-    }
-    return out;
-  }
-  Result<std::vector<service::NodeView>> nodes() override { return std::vector<service::NodeView>{}; }
-  Result<domain::AccessKey> access_key(const std::string&) override { return fail(ErrorCode::not_found, ""); }
-  void watch(const domain::LaunchId&, std::uint64_t, Millis, DesiredDone) override {}
-  Result<bool> launch_live(const domain::LaunchId&) override { return false; }
-  Result<LaunchInfo> launch_info(const domain::LaunchId&) override { return fail(ErrorCode::not_found, ""); }
-
-  std::vector<service::JobView> views;
-  control::SubmitJob submitted;
-  std::string stopped;
-};
 
 constexpr const char* kTraining = R"({
   "TrainingJobName": "demo", "RoleArn": "arn:aws:iam::000000000000:role/Train",
@@ -109,7 +60,7 @@ class SageMaker : public ::testing::Test {
   ApiResult<json::Object> call(const std::string& name, const std::string& request) {
     return call(name, json::parse_object(request).value());
   }
-  FakeService service_;
+  testing::FakeService service_;
   std::shared_ptr<const Model> model_ = Model::load();
   JsonOperations operations_;
   Caller caller_;
