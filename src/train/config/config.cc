@@ -1,0 +1,234 @@
+#include "train/config/config.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <sys/stat.h>
+#include <toml++/toml.h>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "train/config/keys.h"
+
+namespace muster::train {
+namespace {
+
+std::string shown(const Scalar& value) {
+  return std::holds_alternative<std::string>(value) ? "\"" + std::get<std::string>(value) + "\"" : text_of(value);
+}
+
+Result<Scalar> scalar_of_node(const toml::node& node, const std::string& key) {
+  if (const auto* whole = node.as_integer()) return Scalar(whole->get());
+  if (const auto* real = node.as_floating_point()) return Scalar(real->get());
+  if (const auto* flag = node.as_boolean()) return Scalar(flag->get());
+  if (const auto* text = node.as_string()) return Scalar(text->get());
+  return fail(ErrorCode::invalid_argument, key + ": a number, a string, true or false is needed, no list or date");
+}
+
+Result<void> flatten(const toml::table& table, const std::string& prefix, const std::string& source,
+                     std::vector<Setting>& out) {
+  for (const auto& [name, node] : table) {
+    const std::string key = prefix + std::string(name.str());
+    if (const auto* inner = node.as_table()) {
+      MUSTER_CHECK(flatten(*inner, key + ".", source, out));
+      continue;
+    }
+    MUSTER_TRY(Scalar value, scalar_of_node(node, source + ": " + key));
+    out.push_back({key, std::variant<std::string, Scalar>(std::move(value)), source});
+  }
+  return {};
+}
+
+const Key* find_key(const std::vector<Key>& keys, const std::string& name) {
+  const auto found = std::find_if(keys.begin(), keys.end(), [&](const Key& key) { return key.name == name; });
+  return found == keys.end() ? nullptr : &*found;
+}
+
+tl::unexpected<Error> unknown_key(const std::vector<Key>& keys, const Setting& setting) {
+  std::vector<std::string> names;
+  for (const Key& key : keys) names.push_back(key.name);
+  const std::string near = closest(setting.key, names);
+  return fail(ErrorCode::invalid_argument, setting.source + ": unknown key " + setting.key +
+                                               (near.empty() ? "" : "; did you mean " + near + "?") +
+                                               " All keys: muster-train config --explain");
+}
+
+Result<void> apply(Config& config, const std::vector<Key>& keys, const Setting& setting) {
+  const Key* key = find_key(keys, setting.key);
+  if (key == nullptr) return unknown_key(keys, setting);
+  if (auto assigned = assign(*key, setting.value); !assigned) {
+    return tl::unexpected(assigned.error().with_context(setting.source));
+  }
+  config.sources[setting.key] = setting.source;
+  return {};
+}
+
+bool exists(const std::string& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0;
+}
+
+}  // namespace
+
+Result<Setting> parse_assignment(std::string_view text) {
+  const auto equals = text.find('=');
+  if (equals == std::string_view::npos || equals == 0) {
+    return fail(ErrorCode::invalid_argument, "--set " + std::string(text) + ": expected KEY=VALUE, for example train.steps=400");
+  }
+  return Setting{std::string(trim(text.substr(0, equals))), std::string(trim(text.substr(equals + 1))), "--set"};
+}
+
+Result<std::vector<Setting>> parse_toml(std::string_view text, const std::string& source) {
+  std::vector<Setting> settings;
+  try {
+    const toml::table table = toml::parse(text, source);
+    MUSTER_CHECK(flatten(table, "", source, settings));
+  } catch (const toml::parse_error& error) {
+    const auto& where = error.source().begin;
+    return fail(ErrorCode::invalid_argument, source + ":" + std::to_string(where.line) + ":" +
+                                                 std::to_string(where.column) + ": " + std::string(error.description()));
+  } catch (const std::exception& error) {  // toml++ 3.3 throws others on some broken input
+    return fail(ErrorCode::invalid_argument, source + ": not TOML: " + error.what());
+  }
+  return settings;
+}
+
+Result<std::vector<Setting>> read_toml(const std::string& path) {
+  MUSTER_TRY(const std::string text, read_file(path, 1 << 20));
+  return parse_toml(text, path);
+}
+
+Result<JobSettings> read_job(const std::string& root) {
+  JobSettings job;
+  const std::string folder = root + "/input/config/";
+  auto text = read_file(folder + "hyperparameters.json", 16 << 20);
+  if (!text && text.error().code == ErrorCode::not_found) return job;
+  if (!text) return tl::unexpected(text.error());
+  job.in_job = true;
+  const auto add = [&](std::string key, std::string value, std::string source) {
+    job.settings.push_back({std::move(key), std::move(value), std::move(source)});
+  };
+  // What a job has anyway, before what its author says.
+  for (const char* channel : {"train", "validation"}) {
+    const std::string path = root + "/input/data/" + channel;
+    if (exists(path)) add(std::string("data.") + channel, path, "channel " + std::string(channel));
+  }
+  const std::string tokenizer = root + "/input/data/tokenizer/tokenizer.model";
+  if (exists(tokenizer)) add("data.tokenizer", tokenizer, "channel tokenizer");
+  add("output.dir", root + "/model", "job");
+  add("checkpoint.dir", root + "/checkpoints", "job");
+
+  const auto values = json::parse_object(trim(*text).empty() ? std::string("{}") : *text);
+  if (!values) return tl::unexpected(values.error().with_context("hyperparameters.json"));
+  for (const auto& [name, value] : *values) {
+    const std::string key(name);
+    if (key.starts_with("sagemaker_")) {
+      job.notices.push_back("hyperparameter " + key + " is ignored: it is for SageMaker's own containers");
+      continue;
+    }
+    add(key, value.is_string() ? std::string(json::view(value.as_string())) : json::dump(value), "hyperparameters.json");
+  }
+  return job;
+}
+
+Result<Config> resolve(const std::vector<Setting>& settings) {
+  Config config;
+  const auto keys = keys_of(config);
+  for (const Setting& setting : settings) {
+    if (setting.key == "model.preset") MUSTER_CHECK(apply(config, keys, setting));
+  }
+  if (config.preset.empty()) {
+    const bool any = std::any_of(settings.begin(), settings.end(), [](const Setting& s) { return s.key.starts_with("model."); });
+    if (!any) config.preset = "quickstart";
+  }
+  if (!config.preset.empty()) {
+    auto sizes = preset(config.preset);
+    if (!sizes) return tl::unexpected(sizes.error().with_context("model.preset"));
+    config.model = *sizes;
+    for (const Key& key : keys) {
+      if (key.name.starts_with("model.") && key.name != "model.preset") config.sources[key.name] = "preset " + config.preset;
+    }
+  }
+  for (const Setting& setting : settings) MUSTER_CHECK(apply(config, keys, setting));
+  // What only another key can judge.
+  if (config.model.head_dim == 0 && config.model.heads > 0) config.model.head_dim = config.model.width / config.model.heads;
+  if (config.model.kv_heads == 0) config.model.kv_heads = config.model.heads;
+  config.model.max_sequence = std::max(config.model.max_sequence, config.sequence);
+  if (config.min_lr > config.lr) {
+    return fail(ErrorCode::invalid_argument, "optim.min_lr = " + text_of(Scalar(config.min_lr)) + " is above optim.lr = " +
+                                                 text_of(Scalar(config.lr)) + "; lower one or raise the other");
+  }
+  return config;
+}
+
+json::Object to_json(const Config& config) {
+  Config copy = config;
+  json::Object object;
+  for (const Key& key : keys_of(copy)) {
+    std::visit([&](const auto& value) { object[key.name] = json::Value(value); }, value_of(key));
+  }
+  return object;
+}
+
+Result<Config> from_json(const json::Object& object) {
+  Config config;
+  const auto keys = keys_of(config);
+  for (const auto& [name, value] : object) {
+    const Key* key = find_key(keys, std::string(name));
+    if (key == nullptr) return unknown_key(keys, {std::string(name), std::string(), "checkpoint"});
+    Scalar scalar;
+    if (value.is_string()) {
+      scalar = std::string(json::view(value.as_string()));
+    } else if (value.is_bool()) {
+      scalar = value.as_bool();
+    } else if (value.is_int64()) {
+      scalar = value.as_int64();
+    } else if (value.is_double()) {
+      scalar = value.as_double();
+    } else {
+      return fail(ErrorCode::corrupt, "checkpoint: " + key->name + " is " + json::dump(value));
+    }
+    if (auto assigned = assign(*key, scalar); !assigned) return tl::unexpected(assigned.error().with_context("checkpoint"));
+  }
+  config.model.max_sequence = config.sequence;
+  return config;
+}
+
+Result<void> check_resume(const json::Object& then, const Config& now, const std::set<std::string>& accepted) {
+  MUSTER_TRY(Config before, from_json(then));
+  Config after = now;
+  const auto old_keys = keys_of(before), new_keys = keys_of(after);
+  std::string refusals;
+  for (std::size_t i = 0; i < new_keys.size(); ++i) {
+    const Key& key = new_keys[i];
+    const Scalar was = value_of(old_keys[i]), is = value_of(key);
+    if (key.key_class == KeyClass::operational || was == is) continue;
+    if (key.key_class == KeyClass::trajectory && accepted.contains(key.name)) continue;
+    if (!refusals.empty()) refusals += "; ";
+    refusals += key.name + " was " + shown(was) + ", is " + shown(is);
+    refusals += key.key_class == KeyClass::identity ? " (identity: put it back, or choose another checkpoint.dir)"
+                                                    : " (trajectory: put it back, or give --accept " + key.name + ")";
+  }
+  if (refusals.empty()) return {};
+  return fail(ErrorCode::failed_precondition, "this run differs from the checkpoint: " + refusals);
+}
+
+std::string explain(const Config& config) {
+  Config copy = config;
+  std::string out;
+  char line[512];
+  std::string section;
+  for (const Key& key : keys_of(copy)) {
+    const std::string own = key.name.substr(0, key.name.find('.'));
+    if (own != section) out += (section.empty() ? "[" : "\n[") + own + "]\n";
+    section = own;
+    const auto source = copy.sources.find(key.name);
+    const std::string range = key.choices.empty() ? "" : " (" + join(key.choices, ", ") + ")";
+    std::snprintf(line, sizeof line, "%-20s %-14s %-12s %-20s ", key.name.c_str(), shown(value_of(key)).c_str(),
+                  std::string(to_string(key.key_class)).c_str(),
+                  source == copy.sources.end() ? "default" : source->second.c_str());
+    out += line + key.help + range + "\n";
+  }
+  return out;
+}
+
+}  // namespace muster::train

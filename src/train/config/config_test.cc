@@ -1,0 +1,171 @@
+#include "train/config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/file.h"
+
+namespace muster::train {
+namespace {
+
+using testing::HasSubstr;
+
+Result<Config> resolved(std::vector<std::string> assignments) {
+  std::vector<Setting> settings;
+  for (const auto& text : assignments) {
+    MUSTER_TRY(Setting setting, parse_assignment(text));
+    settings.push_back(std::move(setting));
+  }
+  return resolve(settings);
+}
+
+TEST(Config, DefaultsAreTheQuickstart) {
+  const auto config = resolve({});
+  ASSERT_TRUE(config) << config.error().message;
+  EXPECT_EQ(config->preset, "quickstart");
+  EXPECT_GT(config->model.layers, 0);
+  EXPECT_EQ(config->sources.at("model.layers"), "preset quickstart");
+}
+
+TEST(Config, LaterLayersWinAndKeysOverrideThePreset) {
+  std::vector<Setting> settings = *parse_toml("[model]\npreset = \"tiny\"\nlayers = 3\n[train]\nsteps = 10\n", "run.toml");
+  settings.push_back(*parse_assignment("train.steps=20"));
+  const auto config = resolve(settings);
+  ASSERT_TRUE(config) << config.error().message;
+  EXPECT_EQ(config->steps, 20);
+  EXPECT_EQ(config->model.layers, 3);
+  EXPECT_EQ(config->model.width, preset("tiny")->width);
+  EXPECT_EQ(config->sources.at("train.steps"), "--set");
+  EXPECT_EQ(config->sources.at("model.layers"), "run.toml");
+}
+
+TEST(Config, TextIsReadAsTomlThenAsString) {
+  const auto config = resolved({"optim.lr=3e-4", "train.steps=1_000", "model.tied=true", "data.train=123", "optim.clip=2",
+                                "data.validation=\"a b\"", "train.seed=\"7\""});
+  ASSERT_TRUE(config) << config.error().message;
+  EXPECT_EQ(config->lr, 3e-4);
+  EXPECT_EQ(config->steps, 1000);
+  EXPECT_TRUE(config->model.tied);
+  EXPECT_EQ(config->train_data, "123");
+  EXPECT_EQ(config->clip, 2.0);
+  EXPECT_EQ(config->validation_data, "a b");
+  EXPECT_EQ(config->seed, 7);
+}
+
+struct Refusal {
+  const char* assignment;
+  const char* says;
+};
+const Refusal kRefusals[] = {
+    {"train.stepss=3", "--set: unknown key train.stepss; did you mean train.steps?"},
+    {"zzz=3", "--set: unknown key zzz All keys"},
+    {"train.steps=many", "--set: train.steps = \"many\": a whole number of at least 1 is needed"},
+    {"train.steps=0", "train.steps = 0: a whole number of at least 1"},
+    {"train.steps=1.5", "train.steps = 1.5: a whole number"},
+    {"model.tied=1", "model.tied = 1: true or false"},
+    {"optim.beta1=2", "optim.beta1 = 2: a number from 0 to 1"},
+    {"optim.lr=nan", "optim.lr = \"nan\": a number from 0 to 100"},
+    {"optim.schedule=step", "optim.schedule = \"step\": one of cosine, linear, constant"},
+    {"optim.min_lr=1", "optim.min_lr = 1 is above optim.lr = 0.001"},
+    {"model.preset=huge", "model.preset"},
+    {"train.steps", "--set train.steps: expected KEY=VALUE"},
+    {"=3", "expected KEY=VALUE"},
+};
+
+TEST(Config, RefusesWithKeyValueAndWhatIsAllowed) {
+  for (const Refusal& refusal : kRefusals) {
+    const auto config = resolved({refusal.assignment});
+    ASSERT_FALSE(config) << refusal.assignment;
+    EXPECT_THAT(config.error().message, HasSubstr(refusal.says));
+  }
+}
+
+TEST(Toml, BrokenFilesNameThePlace) {
+  EXPECT_THAT(parse_toml("[train]\nsteps = \n", "run.toml").error().message, HasSubstr("run.toml:2:"));
+  for (const char* text : {"[:", "[", "a = [1", "a = 1\na = 2", "= 3", "\xff\xfe"}) {
+    EXPECT_FALSE(parse_toml(text, "run.toml")) << text;
+  }
+  EXPECT_THAT(parse_toml("[train]\nsteps = [1, 2]\n", "run.toml").error().message,
+              HasSubstr("run.toml: train.steps: a number, a string, true or false is needed"));
+  EXPECT_THAT(read_toml("/no/such.toml").error().message, HasSubstr("/no/such.toml"));
+}
+
+TEST(Job, HyperparametersAndChannels) {
+  const TempDir root;
+  std::filesystem::create_directories(root / "input/config");
+  std::filesystem::create_directories(root / "input/data/train");
+  std::filesystem::create_directories(root / "input/data/tokenizer");
+  ASSERT_TRUE(write_file_atomic(root / "input/data/tokenizer/tokenizer.model", "x"));
+  ASSERT_TRUE(write_file_atomic(root / "input/config/hyperparameters.json",
+                                R"({"train.steps": "30", "optim.lr": "\"2e-3\"", "model.preset": "\"tiny\"",
+                                    "sagemaker_program": "x.py"})"));
+  const auto job = read_job(root.path());
+  ASSERT_TRUE(job) << job.error().message;
+  EXPECT_TRUE(job->in_job);
+  EXPECT_THAT(job->notices, testing::ElementsAre(HasSubstr("sagemaker_program is ignored")));
+  const auto config = resolve(job->settings);
+  ASSERT_TRUE(config) << config.error().message;
+  EXPECT_EQ(config->steps, 30);
+  EXPECT_EQ(config->lr, 2e-3);
+  EXPECT_EQ(config->preset, "tiny");
+  EXPECT_EQ(config->train_data, root / "input/data/train");
+  EXPECT_EQ(config->validation_data, "");
+  EXPECT_EQ(config->tokenizer, root / "input/data/tokenizer/tokenizer.model");
+  EXPECT_EQ(config->output_dir, root / "model");
+  EXPECT_EQ(config->checkpoint_dir, root / "checkpoints");
+}
+
+TEST(Job, BadHyperparametersAreNamed) {
+  const TempDir root;
+  EXPECT_FALSE(read_job(root.path())->in_job);
+  std::filesystem::create_directories(root / "input/config");
+  ASSERT_TRUE(write_file_atomic(root / "input/config/hyperparameters.json", R"({"epochs": "3"})"));
+  EXPECT_THAT(resolve(read_job(root.path())->settings).error().message, HasSubstr("hyperparameters.json: unknown key epochs"));
+  ASSERT_TRUE(write_file_atomic(root / "input/config/hyperparameters.json", "[1]"));
+  EXPECT_THAT(read_job(root.path()).error().message, HasSubstr("hyperparameters.json"));
+}
+
+TEST(Resume, ClassesDecide) {
+  const auto before = resolved({"train.steps=100", "optim.lr=0.01"});
+  ASSERT_TRUE(before);
+  const json::Object stored = to_json(*before);
+  const auto check = [&](std::vector<std::string> changes, std::set<std::string> accepted) -> std::string {
+    changes.insert(changes.begin(), {"train.steps=100", "optim.lr=0.01"});
+    const auto now = resolved(changes);
+    EXPECT_TRUE(now);
+    const auto answer = check_resume(stored, *now, accepted);
+    return answer ? "" : answer.error().message;
+  };
+  EXPECT_EQ(check({}, {}), "");
+  EXPECT_EQ(check({"log.every=1", "mesh.replica=2", "checkpoint.dir=/x"}, {}), "");
+  EXPECT_THAT(check({"model.layers=9"}, {"model.layers"}), HasSubstr("is 9 (identity: put it back"));
+  EXPECT_THAT(check({"train.steps=200"}, {}), HasSubstr("train.steps was 100, is 200 (trajectory: put it back, or give --accept train.steps)"));
+  EXPECT_EQ(check({"train.steps=200"}, {"train.steps"}), "");
+  const std::string both = check({"train.seed=5", "optim.lr=0.5"}, {});
+  EXPECT_THAT(both, HasSubstr("train.seed was 1, is 5"));
+  EXPECT_THAT(both, HasSubstr("optim.lr was 0.01, is 0.5"));
+}
+
+TEST(Json, RoundTripKeepsEveryBit) {
+  const auto config = resolved({"optim.lr=0.1234567890123456789", "optim.eps=1e-300", "model.preset=tiny"});
+  ASSERT_TRUE(config);
+  const auto text = json::dump(to_json(*config));
+  const auto again = from_json(*json::parse_object(text));
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(json::dump(to_json(*again)), text);
+  EXPECT_EQ(again->lr, config->lr);
+  EXPECT_EQ(again->eps, config->eps);
+}
+
+TEST(Explain, ShowsEveryKeyWithSourceAndClass) {
+  const auto config = resolved({"train.steps=77"});
+  const std::string text = explain(*config);
+  EXPECT_THAT(text, testing::ContainsRegex("train.steps +77 +trajectory +--set +Optimizer steps"));
+  EXPECT_THAT(text, testing::ContainsRegex("model.layers +[0-9]+ +identity +preset quickstart"));
+  EXPECT_THAT(text, HasSubstr("(cosine, linear, constant)"));
+}
+
+}  // namespace
+}  // namespace muster::train

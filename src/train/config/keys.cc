@@ -1,0 +1,176 @@
+#include "train/config/keys.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/text.h"
+
+namespace muster::train {
+namespace {
+
+constexpr double kMany = 1e12;
+
+// One layer of JSON quotes, which SDKs put around strings.
+std::string unquoted(const std::string& text) {
+  if (text.size() >= 2 && text.front() == '"' && text.back() == '"') {
+    const auto value = json::parse(text);
+    if (value && value->is_string()) return std::string(json::view(value->as_string()));
+  }
+  return text;
+}
+
+// As TOML reads a bare value; underscores between digits included.
+Scalar scalar_of(const std::string& quoted) {
+  std::string text(trim(unquoted(quoted)));
+  if (text == "true") return true;
+  if (text == "false") return false;
+  std::string digits = text;
+  std::erase(digits, '_');
+  if (digits.starts_with('+')) digits.erase(0, 1);
+  if (const auto whole = parse_int(digits)) return *whole;
+  if (const auto number = parse_double(digits); number && std::isfinite(*number)) return *number;
+  return text;
+}
+
+std::string wanted(const Key& key) {
+  std::string what = std::holds_alternative<std::int64_t*>(key.target) || std::holds_alternative<int*>(key.target)
+                         ? "a whole number"
+                     : std::holds_alternative<double*>(key.target) ? "a number"
+                     : std::holds_alternative<bool*>(key.target)   ? "true or false"
+                                                                   : "a string";
+  if (!key.choices.empty()) what = "one of " + join(key.choices, ", ");
+  const auto bound = [](double value) { return text_of(Scalar(value)); };
+  if (std::isfinite(key.minimum) && key.maximum < kMany) {
+    what += " from " + bound(key.minimum) + " to " + bound(key.maximum);
+  } else if (std::isfinite(key.minimum)) {
+    what += " of at least " + bound(key.minimum);
+  }
+  return what;
+}
+
+tl::unexpected<Error> refused(const Key& key, const std::string& value) {
+  return fail(ErrorCode::invalid_argument, key.name + " = " + value + ": " + wanted(key) + " is needed");
+}
+
+Result<void> assign_scalar(const Key& key, const Scalar& value) {
+  const std::string shown = std::holds_alternative<std::string>(value) ? "\"" + std::get<std::string>(value) + "\"" : text_of(value);
+  const auto in_range = [&](double number) { return number >= key.minimum && number <= key.maximum; };
+  const auto* whole = std::get_if<std::int64_t>(&value);
+  if (auto* const* target = std::get_if<std::int64_t*>(&key.target)) {
+    if (whole == nullptr || !in_range(static_cast<double>(*whole))) return refused(key, shown);
+    **target = *whole;
+  } else if (auto* const* small = std::get_if<int*>(&key.target)) {
+    if (whole == nullptr || !in_range(static_cast<double>(*whole))) return refused(key, shown);
+    **small = static_cast<int>(*whole);
+  } else if (auto* const* real = std::get_if<double*>(&key.target)) {
+    const auto* number = std::get_if<double>(&value);
+    if (whole == nullptr && number == nullptr) return refused(key, shown);
+    const double given = number != nullptr ? *number : static_cast<double>(*whole);
+    if (!in_range(given)) return refused(key, shown);
+    **real = given;
+  } else if (auto* const* flag = std::get_if<bool*>(&key.target)) {
+    const auto* given = std::get_if<bool>(&value);
+    if (given == nullptr) return refused(key, shown);
+    **flag = *given;
+  } else {
+    const auto* text = std::get_if<std::string>(&value);
+    const bool known = text != nullptr && (key.choices.empty() || std::count(key.choices.begin(), key.choices.end(), *text) > 0);
+    if (!known) return refused(key, shown);
+    *std::get<std::string*>(key.target) = *text;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view to_string(KeyClass key_class) {
+  switch (key_class) {
+    case KeyClass::identity: return "identity";
+    case KeyClass::trajectory: return "trajectory";
+    case KeyClass::operational: return "operational";
+  }
+  return "?";
+}
+
+std::vector<Key> keys_of(Config& c) {
+  using enum KeyClass;
+  ModelConfig& m = c.model;
+  return {
+      {"model.preset", operational, "Sizes to start from: quickstart, bench or tiny; the keys below override it", &c.preset},
+      {"model.layers", identity, "Decoder layers", &m.layers, 1, 1000},
+      {"model.width", identity, "Width of the residual stream", &m.width, 1, 1e6},
+      {"model.heads", identity, "Query heads", &m.heads, 1, 1e5},
+      {"model.kv_heads", identity, "Key and value heads; divides model.heads", &m.kv_heads, 1, 1e5},
+      {"model.head_dim", identity, "Width of a head; 0: width / heads", &m.head_dim, 0, 1e5},
+      {"model.ffn", identity, "Inner width of the SwiGLU block", &m.ffn, 1, 1e7},
+      {"model.rope_theta", identity, "Base of the rotary position frequencies", &m.rope_theta, 1, 1e12},
+      {"model.norm_eps", identity, "Epsilon of RMSNorm", &m.norm_eps, 0, 1},
+      {"model.tied", identity, "The output head is the embedding", &m.tied},
+      {"model.init_std", identity, "Standard deviation of the initial weights", &m.init_std, 0, 10},
+      {"data.train", operational, "Folder of token shards to train on", &c.train_data},
+      {"data.validation", operational, "Folder of held-out token shards; empty: none", &c.validation_data},
+      {"data.tokenizer", operational, "tokenizer.model, copied beside the model; empty: none", &c.tokenizer},
+      {"train.steps", trajectory, "Optimizer steps in all", &c.steps, 1, kMany},
+      {"train.batch", trajectory, "Windows a step, over all ranks", &c.batch, 1, 1e9},
+      {"train.micro_batch", trajectory, "Windows a forward pass on one rank", &c.micro_batch, 1, 1e6},
+      {"train.sequence", identity, "Tokens of a window", &c.sequence, 1, 1e7},
+      {"train.seed", identity, "Seed of weights and data order", &c.seed, 0, kMany},
+      {"optim.lr", trajectory, "Learning rate after the warm-up", &c.lr, 0, 100},
+      {"optim.min_lr", trajectory, "Learning rate at the end", &c.min_lr, 0, 100},
+      {"optim.warmup", trajectory, "Steps of linear warm-up", &c.warmup, 0, kMany},
+      {"optim.schedule", trajectory, "Shape after the warm-up", &c.schedule, -INFINITY, INFINITY, {"cosine", "linear", "constant"}},
+      {"optim.weight_decay", trajectory, "AdamW weight decay, on matrices only", &c.weight_decay, 0, 10},
+      {"optim.beta1", trajectory, "AdamW decay of the first moment", &c.beta1, 0, 1},
+      {"optim.beta2", trajectory, "AdamW decay of the second moment", &c.beta2, 0, 1},
+      {"optim.eps", trajectory, "AdamW epsilon", &c.eps, 0, 1},
+      {"optim.clip", trajectory, "Largest global gradient norm; 0: no clipping", &c.clip, 0, 1e9},
+      {"checkpoint.dir", operational, "Folder of checkpoints; empty: none are written", &c.checkpoint_dir},
+      {"checkpoint.every", operational, "Steps between checkpoints; 0: only at the end and when stopped", &c.checkpoint_every, 0, kMany},
+      {"checkpoint.keep", operational, "Finished checkpoints kept", &c.checkpoint_keep, 1, 1e6},
+      {"checkpoint.resume", operational, "auto: go on from the newest valid one, if any; required: refuse to start anew",
+       &c.checkpoint_resume, -INFINITY, INFINITY, {"auto", "required"}},
+      {"eval.every", operational, "Steps between held-out evaluations; 0: before and after only", &c.eval_every, 0, kMany},
+      {"eval.windows", operational, "Held-out windows evaluated, at most", &c.eval_windows, 1, kMany},
+      {"log.every", operational, "Steps between lines of progress", &c.log_every, 1, kMany},
+      {"output.dir", operational, "Folder for the final model; empty: none is written", &c.output_dir},
+      {"run.nproc", operational, "Ranks on each node; 0: as started", &c.nproc, 0, 1024},
+      {"run.threads", operational, "Threads of a rank; 0: cores / ranks of the machine", &c.threads, 0, 1024},
+      {"run.timeout_s", operational, "Seconds a collective may wait for a peer", &c.timeout_s, 1, 1e6},
+      {"mesh.pp", operational, "Pipeline stages", &c.mesh.pp, 1, 1e6},
+      {"mesh.replica", operational, "Data-parallel replicas; 0: all ranks", &c.mesh.replica, 0, 1e6},
+      {"mesh.shard", operational, "Ranks that share one copy of the parameters", &c.mesh.shard, 1, 1e6},
+      {"mesh.tp", operational, "Tensor-parallel ranks", &c.mesh.tp, 1, 1e6},
+  };
+}
+
+Result<void> assign(const Key& key, const std::variant<std::string, Scalar>& value) {
+  if (const auto* typed = std::get_if<Scalar>(&value)) return assign_scalar(key, *typed);
+  const std::string& text = std::get<std::string>(value);
+  // A path may look like a number: a string key takes the text as it is.
+  if (std::holds_alternative<std::string*>(key.target)) return assign_scalar(key, Scalar(unquoted(text)));
+  return assign_scalar(key, scalar_of(text));
+}
+
+Scalar value_of(const Key& key) {
+  return std::visit(
+      [](const auto* target) -> Scalar {
+        if constexpr (std::is_same_v<decltype(target), const int*>) {
+          return static_cast<std::int64_t>(*target);
+        } else {
+          return *target;
+        }
+      },
+      key.target);
+}
+
+std::string text_of(const Scalar& value) {
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return std::to_string(*whole);
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  char buffer[64];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, std::get<double>(value));  // shortest that reads back
+  return std::string(buffer, end.ptr);
+}
+
+}  // namespace muster::train
