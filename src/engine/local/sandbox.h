@@ -54,7 +54,8 @@ struct Node {
 // - as init the caller must reap all children (waitpid(-1)), also those it did not start;
 // - standard input is /dev/null, output and error go to runner.log.
 // Exit with 0 only after the final report was acknowledged: any other end makes the engine run
-// `muster-runner drain <run folder>` outside the node, which must exit with 0 when nothing is left to ship.
+// `muster-runner drain <run folder>` outside the node (the folder's lock is held for it, too, and it must not
+//   take it), which must exit with 0 when nothing is left to ship.
 // On an error (the engine is told it, too): print it and exit with 1.
 [[nodiscard]] Result<Node> enter_node(const std::string& folder);
 

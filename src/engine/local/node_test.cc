@@ -1,0 +1,206 @@
+// What a job sees and can do inside a node, and what is left of it afterwards. As root and, in a second process,
+// as a normal user.
+#include <fcntl.h>
+#include <grp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+
+#include "engine/local/testing/local_world.h"
+
+namespace muster::engine::local {
+namespace {
+
+constexpr domain::AttemptId kAttempt{1};
+domain::LaunchId launch_id(int rank) { return {.attempt = kAttempt, .rank = rank, .incarnation = 1}; }
+
+#define ASSERT_OK(expression)                                    \
+  do {                                                           \
+    const auto result_ = (expression);                           \
+    ASSERT_TRUE(result_.has_value()) << result_.error().message; \
+  } while (false)
+
+struct Said {
+  std::string exit;
+  std::string out;
+};
+
+// Runs a script as the job of rank 0 of a gang with one rank, and answers what it printed.
+Said run(LocalWorld& world, const std::string& script, std::uint64_t attempt = 1) {
+  auto gang = world.gang(domain::AttemptId{attempt}, 1, {"shell", "exec > /opt/ml/out 2>&1; " + script});
+  const auto launched = world.engine().launch(gang);
+  if (!launched) return {launched.error().message, ""};
+  const auto id = gang.nodes[0].id;
+  auto exit = world.await_exit(id);
+  return {std::move(exit), read_file(world.folder(id) + "/ml/out").value_or("nothing printed")};
+}
+
+std::set<std::string> names(const std::string& path) {
+  std::set<std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) out.insert(entry.path().filename().string());
+  return out;
+}
+
+bool is_free(const std::string& path) {
+  const auto fd = open_file(path, O_RDWR);
+  return fd && ::flock(fd->get(), LOCK_EX | LOCK_NB) == 0;
+}
+bool is_held(const std::string& path) { return ::access(path.c_str(), F_OK) == 0 && !is_free(path); }
+
+// Data directories hold more than run/: keys, another job's folder.
+void plant_secrets(const LocalWorld& world) {
+  ASSERT_OK(make_directories(world.data() + "/keys"));
+  ASSERT_OK(write_file_atomic(world.data() + "/keys/master", "the-key-of-the-house", 0644));
+  ASSERT_OK(make_directories(world.run() + "/a99-r0-i1"));
+  ASSERT_OK(write_file_atomic(world.run() + "/a99-r0-i1/pid", "2 1", 0644));
+}
+
+TEST(Node, HasItsOwnNameHostsAndFolders) {
+  LocalWorld world;
+  const auto said = run(world, "hostname; getent hosts algo-1; pwd; echo $HOME; touch $HOME/x /opt/ml/y && echo writable; "
+                               "stat -c %U /opt/ml/out; ls /proc | grep -c '^[0-9]'");
+  EXPECT_EQ(said.exit, "runner ended with code 0");
+  EXPECT_NE(said.out.find("algo-1\n127.77.0.1"), std::string::npos) << said.out;
+  EXPECT_NE(said.out.find("writable"), std::string::npos) << said.out;
+  const auto last = split(trim(said.out), '\n').back();
+  EXPECT_LT(parse_int(last).value_or(999), 10) << "the machine's processes are seen: " << said.out;
+}
+
+TEST(Node, LeavesTheMachinesOptUntouched) {
+  const auto before = names("/opt");
+  LocalWorld world;
+  const auto said = run(world, "ls /opt; touch /opt/ml/z");
+  EXPECT_EQ(said.exit, "runner ended with code 0");
+  EXPECT_EQ(names("/opt"), before);
+  auto seen = std::set<std::string>();
+  for (const auto line : split(trim(said.out), '\n')) seen.emplace(line);
+  auto expected = before;
+  expected.insert({"ml", "home"});
+  EXPECT_EQ(seen, expected);
+}
+
+TEST(Node, OnADiskAndNotInMemory) {
+  LocalWorld world;
+  const auto said = run(world, "stat -f -c %T /opt/ml");
+  EXPECT_EQ(said.out.find("tmpfs"), std::string::npos) << said.out;
+}
+
+TEST(Node, AJobCannotReadTheServicesKeys) {
+  LocalWorld world;
+  plant_secrets(world);
+  const auto data = world.data();
+  const auto token = world.folder(launch_id(0)) + "/token";
+  const auto said = run(world, "cat " + data + "/keys/master; cat " + token + "; ls -A " + data + " | wc -l; "
+                               "umount " + data + "; umount -l " + data + "; cat " + data + "/keys/master; "
+                               "cat /proc/1/root" + data + "/keys/master; cat /proc/1/fd/*/token; cat /proc/1/environ; "
+                               "unshare -rm sh -c 'umount " + data + "; cat " + data + "/keys/master'; "
+                               "unshare -m sh -c 'umount " + data + "; cat " + data + "/keys/master'; "
+                               "mkdir /opt/ml/m; mount --bind / /opt/ml/m; cat /opt/ml/m" + data + "/keys/master; "
+                               "unshare -rm sh -c 'mount --bind / /opt/ml/m; cat /opt/ml/m" + data + "/keys/master'; echo end");
+  EXPECT_EQ(said.exit, "runner ended with code 0");
+  EXPECT_EQ(said.out.find("the-key-of-the-house"), std::string::npos) << said.out;
+  EXPECT_EQ(said.out.find("secret-of-rank-0"), std::string::npos) << said.out;
+  EXPECT_NE(said.out.find("end"), std::string::npos);
+  EXPECT_EQ(read_file(data + "/keys/master"), "the-key-of-the-house");  // the machine still sees it
+}
+
+TEST(Node, AJobThatRunsAsRootCannotUncoverThemEither) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root may run jobs as root";
+  LocalWorld world(true, "root");
+  plant_secrets(world);
+  const auto data = world.data();
+  const auto said = run(world, "id -u; umount " + data + "; cat " + data + "/keys/master; cat /proc/1/root" + data +
+                               "/keys/master; unshare -m sh -c 'umount " + data + "; cat " + data + "/keys/master'; "
+                               "nsenter -t 1 -m cat " + data + "/keys/master; echo end");
+  EXPECT_TRUE(said.out.starts_with("0\n")) << said.out;
+  EXPECT_EQ(said.out.find("the-key-of-the-house"), std::string::npos) << said.out;
+}
+
+TEST(Node, JobsOfRootRunAsAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root may change users";
+  LocalWorld world(true, "nobody");
+  const auto said = run(world, "id -u; id -G; grep CapEff /proc/self/status; touch /etc/muster-was-here; "
+                               "echo x > /opt/ml/mine; stat -c %U /opt/ml/mine");
+  EXPECT_TRUE(said.out.starts_with("65534\n65534\n")) << said.out;
+  EXPECT_NE(said.out.find("CapEff:\t0000000000000000"), std::string::npos) << said.out;
+  EXPECT_NE(said.out.find("nobody"), std::string::npos) << said.out;
+  EXPECT_NE(::access("/etc/muster-was-here", F_OK), 0);
+}
+
+TEST(Node, ProcessesThatFledDieWithTheRunner) {
+  LocalWorld world;
+  const auto lock = world.scratch("lock");
+  ASSERT_OK(world.engine().launch(world.gang(kAttempt, 1, {"orphan", lock, "and end"})));
+  EXPECT_EQ(world.await_exit(launch_id(0)), "runner ended with code 0");
+  EXPECT_TRUE(is_free(lock));
+}
+
+TEST(Node, ProcessesThatFledDieWithAKilledRunner) {
+  LocalWorld world;
+  const auto lock = world.scratch("lock");
+  ASSERT_OK(world.engine().launch(world.gang(kAttempt, 1, {"orphan", lock})));
+  ASSERT_TRUE(world.wait([&] { return is_held(lock); }));
+  const auto process = read_pid(world.folder(launch_id(0)));
+  ASSERT_TRUE(process.has_value());
+  ASSERT_EQ(::kill(process->pid, SIGKILL), 0);
+  EXPECT_EQ(world.await_exit(launch_id(0)), "runner killed by signal 9");
+  EXPECT_TRUE(is_free(lock));  // posted only when all of the node is gone
+}
+
+TEST(Node, KillAllNeedsNoEngine) {
+  LocalWorld world;
+  const auto lock = world.scratch("lock");
+  ASSERT_OK(world.engine().launch(world.gang(kAttempt, 2, {"stubborn"})));
+  auto gang = world.gang(domain::AttemptId{2}, 1, {"orphan", lock});
+  ASSERT_OK(world.engine().launch(gang));
+  ASSERT_TRUE(world.wait([&] { return is_held(lock); }));
+  const auto killed = kill_all(world.run(), Millis{100});
+  ASSERT_OK(killed);
+  EXPECT_EQ(*killed, 3);
+  EXPECT_TRUE(is_free(lock));
+  // The engine, if one lives, first ships what they left; then nothing is there.
+  EXPECT_NE(world.await_exit(launch_id(0)), "");
+  EXPECT_NE(world.await_exit(launch_id(1)), "");
+  EXPECT_NE(world.await_exit(gang.nodes[0].id), "");
+  EXPECT_EQ(kill_all(world.run(), Millis{0}).value_or(-1), 0);
+}
+
+TEST(Node, LeavesNoMountBehind) {
+  const auto mounts = [] { return read_file("/proc/self/mounts").value_or(""); };
+  const auto before = mounts();
+  LocalWorld world;
+  ASSERT_OK(world.engine().launch(world.gang(kAttempt, 2, {"stay"})));
+  EXPECT_EQ(mounts(), before);
+}
+
+// All of the above once more without privileges.
+TEST(AsNormalUser, TheSameHolds) {
+  if (::geteuid() != 0) GTEST_SKIP() << "already a normal user";
+  TempDir scratch;
+  ASSERT_EQ(::chmod(scratch.path().c_str(), 0777), 0);
+  char self[4096] = {};
+  ASSERT_GT(::readlink("/proc/self/exe", self, sizeof self - 1), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (::setgroups(0, nullptr) != 0 || ::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(120);
+    ::setenv("TMPDIR", scratch.path().c_str(), 1);
+    ::setenv("HOME", scratch.path().c_str(), 1);
+    ::unsetenv("GTEST_OUTPUT");
+    ::execl(self, self, "--gtest_filter=-AsNormalUser*", "--gtest_brief=1", nullptr);
+    ::_exit(121);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 121) GTEST_SKIP() << "others cannot reach " << self;
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+}
+
+}  // namespace
+}  // namespace muster::engine::local

@@ -1,0 +1,110 @@
+// A data directory and a local engine on it whose runners are testing/test_runner.cc. For tests.
+#pragma once
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "engine/local/local_engine.h"
+#include "engine/local/run_folder.h"
+
+namespace muster::engine::local {
+
+class LocalWorld {
+ public:
+  explicit LocalWorld(bool namespaces = true, std::string user = "") : options_(settings(namespaces, std::move(user))) {
+    // The job's user must be able to pass the folder above the data directory, as it must in real life.
+    MUSTER_ASSERT(::chmod(dir_.path().c_str(), 0755) == 0);
+    restart();
+  }
+  ~LocalWorld() {
+    engine_.reset();
+    static_cast<void>(kill_all(run(), Millis{0}));
+    static_cast<void>(remove_tree(data()));
+  }
+
+  LocalEngine& engine() { return *engine_; }
+  const Options& options() const { return options_; }
+  std::string data() const { return dir_ / "data"; }
+  std::string run() const { return data() + "/run"; }
+  std::string folder(const domain::LaunchId& id) const { return run() + "/" + to_string(id); }
+  std::string scratch(std::string_view name) const { return dir_ / name; }  // outside the data directory
+
+  void restart() {
+    engine_.reset();
+    auto made = LocalEngine::create(options_);
+    MUSTER_ASSERT(made);
+    engine_ = *std::move(made);
+    engine_->on_exit([this](const ports::NodeExit& exit) {
+      const std::lock_guard lock(mutex_);
+      exits_[exit.id].push_back(exit.message);
+      changed_.notify_all();
+    });
+  }
+
+  domain::GangLaunch gang(domain::AttemptId attempt, int ranks, const std::vector<std::string>& command) const {
+    domain::GangLaunch gang{.attempt = attempt, .nodes = {}, .runner_tokens = {}};
+    for (int rank = 0; rank < ranks; ++rank) {
+      domain::NodeLaunch launch;
+      launch.id = {.attempt = attempt, .rank = rank, .incarnation = 1};
+      launch.world = ranks;
+      launch.node = "node-" + std::to_string(rank + 1);
+      launch.workload.job_name = "demo";
+      launch.workload.image = "muster/host";
+      launch.workload.program = "host";
+      launch.workload.instance_type = "ml.c5.xlarge";
+      launch.workload.entrypoint = command;
+      gang.nodes.push_back(std::move(launch));
+      gang.runner_tokens.push_back("secret-of-rank-" + std::to_string(rank));
+    }
+    return gang;
+  }
+
+  int exits(const domain::LaunchId& id) {
+    const std::lock_guard lock(mutex_);
+    return static_cast<int>(exits_[id].size());
+  }
+  // The message of the launch's first exit; empty when there is none within 20 s.
+  std::string await_exit(const domain::LaunchId& id) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds{20}, [&] { return !exits_[id].empty(); });
+    return exits_[id].empty() ? "" : exits_[id].front();
+  }
+  bool wait(const std::function<bool()>& done) {
+    for (int i = 0; i < 4000; ++i) {
+      if (done()) return true;
+      ::usleep(5000);
+    }
+    return done();
+  }
+
+ private:
+  Options settings(bool namespaces, std::string user) const {
+    return {.data_directory = dir_ / "data",
+            .runner_program = MUSTER_TEST_RUNNER,
+            .endpoint_url = "http://127.0.0.1:9999",
+            .nodes = 3,
+            .user = std::move(user),
+            .namespaces = namespaces};
+  }
+
+  TempDir dir_;
+  Options options_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<domain::LaunchId, std::vector<std::string>> exits_;
+  std::unique_ptr<LocalEngine> engine_;
+};
+
+}  // namespace muster::engine::local

@@ -1,0 +1,21 @@
+// Whom the jobs of the local engine run as.
+#pragma once
+
+#include <string>
+
+#include "base/error.h"
+#include "engine/local/sandbox.h"
+
+namespace muster::engine::local {
+
+struct UserChoice {
+  JobUser user;
+  std::string in_force;  // "jobs run as nobody"
+  std::string missing;   // why they run with more rights than they need; empty: they do not
+};
+
+// `wanted`: the setting `[local] user`, or empty for the default (local_engine.h). `programs`: folder that the
+// job's user must be able to reach. Errors: no such user; musterd is not root and may not change users.
+Result<UserChoice> choose_user(const std::string& wanted, const std::string& programs);
+
+}  // namespace muster::engine::local
