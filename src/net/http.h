@@ -44,7 +44,7 @@ struct RequestHead {
   std::string path;   // raw: percent escapes as received, never normalised
   std::string query;  // raw, without '?'
   Headers headers;
-  std::string peer;   // address:port of the other side
+  std::string peer;  // address:port of the other side
   // From Content-Length; nullopt for a chunked body. 0 when there is no body.
   std::optional<std::uint64_t> content_length = 0;
 };
@@ -71,7 +71,8 @@ struct FileRange {
   std::uint64_t length = 0;
 };
 
-// A body made of several pieces of files, opened one after another while it is sent (an object of many parts).
+// A body made of several pieces of files, opened one after another while it is sent (an object of many
+// parts).
 struct FileSequence {
   std::uint64_t length = 0;  // Content-Length: the sum of all pieces
   // Called until `length` bytes have been given; not empty. An error closes the connection.
@@ -82,7 +83,11 @@ struct FileSequence {
 class BodyWriter {
  public:
   virtual ~BodyWriter() = default;
+  // unavailable when the peer is gone or the server stops, timeout when it takes nothing for 30 s.
   virtual Result<void> write(std::string_view piece) = 0;
+  // False once a write cannot succeed any more. For a push that waits for news without writing: look at it
+  // at least every few seconds, so that a stopped server or a gone client frees the thread.
+  virtual bool open() const = 0;
 };
 using PushBody = std::function<Result<void>(BodyWriter&)>;
 
@@ -94,7 +99,9 @@ struct Response {
   std::optional<std::uint64_t> content_length_of_head;
 };
 
-using Responder = std::function<void(Response)>;  // any thread, called exactly once
+// Any thread, called once: later calls are ignored. Dropped without a call: the client is answered 503. After
+// the server has stopped a call does nothing.
+using Responder = std::function<void(Response)>;
 
 struct Route {
   std::uint64_t body_max = 4ULL << 20;  // bytes; a larger body is answered 413 before it is read
@@ -116,8 +123,8 @@ class Handler {
 
 struct ServerOptions {
   std::string address = "127.0.0.1";
-  std::uint16_t port = 0;  // 0: any free port
-  int handler_threads = 32;
+  std::uint16_t port = 0;      // 0: any free port
+  int handler_threads = 32;    // and as many more for streamed bodies, twice as many for pushed ones
   int connections_max = 1024;  // more are answered 503 and closed
   Millis head_timeout{10'000};
   Millis body_idle_timeout{30'000};
@@ -150,7 +157,9 @@ struct ClientRequest {
   std::string target = "/";  // raw path?query
   Headers headers;           // Host, Content-Length and Connection are added
   std::variant<std::string, FileRange> body;
-  Millis timeout{30'000};  // whole exchange up to the response head; then idle between reads of the body
+  // The longest wait without progress: to connect (at most 10 s), to send a piece of the body, for the head
+  // of the answer, for a piece of its body.
+  Millis timeout{30'000};
   bool expect_continue = false;
 };
 
@@ -169,7 +178,10 @@ class Client {
   using Sink = std::function<Result<void>(std::string_view piece)>;
   // unavailable: refused, reset or closed early; timeout. Statuses of 400 and above are not errors here.
   // Given a sink, a 2xx body is passed to it piece by piece (the whole Content-Length, or an error).
+  // Without one, a body of more than 64 MiB is an error.
   virtual Result<ClientResponse> send(const ClientRequest& request, const Sink& sink = {}) = 0;
+  // Ends every send() in flight, and every later one, with `cancelled`. For shutting down.
+  virtual void cancel() = 0;
   static std::unique_ptr<Client> create(std::string host, std::uint16_t port, int connections_max = 16);
 };
 

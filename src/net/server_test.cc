@@ -1,0 +1,569 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "base/text.h"
+#include "net/testing.h"
+
+namespace muster::net {
+namespace {
+
+using testing::FunctionHandler;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::RawSocket;
+using testing::start;
+using ::testing::StartsWith;
+using testing::text_response;
+
+Route answering(std::function<Response(Request&)> handle) {
+  Route route;
+  route.handle = std::move(handle);
+  return route;
+}
+
+// /echo: the body. /stream: the length of a streamed body. /refuse: 403 before the body. /push: three pieces.
+// /file: a file range. /throw. /big: 8 MiB.
+class Site {
+ public:
+  Site() : handler_([this](const RequestHead& head) { return route(head); }) {
+    EXPECT_TRUE(write_file_atomic(dir_ / "file", std::string(3 << 20, 'f')));
+  }
+  Handler& handler() { return handler_; }
+  std::atomic<int> handled{0};
+  std::atomic<int> bytes_streamed{0};
+
+ private:
+  std::variant<Route, Response> route(const RequestHead& head) {
+    if (head.path == "/refuse") return text_response(403, "refused");
+    if (head.path == "/stream") return stream();
+    auto route = answering([this, path = head.path](Request& request) { return answer(path, request); });
+    route.body_max = 1 << 20;
+    return route;
+  }
+  Route stream() {
+    auto route = answering([this](Request& request) {
+      char buffer[10'000];
+      std::size_t total = 0;
+      for (;;) {
+        const auto got = request.reader->read(buffer);
+        if (!got) return text_response(400, std::string(to_string(got.error().code)));
+        if (*got == 0) return text_response(200, std::to_string(total));
+        total += *got;
+        bytes_streamed += static_cast<int>(*got);
+      }
+    });
+    route.streaming = true;
+    route.body_max = 64 << 20;
+    return route;
+  }
+  Response answer(const std::string& path, Request& request) {
+    ++handled;
+    if (path == "/echo") return text_response(200, request.body);
+    if (path == "/throw") throw std::runtime_error("boom");
+    if (path == "/big") return text_response(200, std::string(8 << 20, 'b'));
+    if (path == "/none") return text_response(204, "");
+    if (path == "/file") {
+      Response response;
+      auto file = std::make_shared<const UniqueFd>(*open_file(dir_ / "file", O_RDONLY));
+      response.status = 206;
+      response.body = FileRange{file, 10, (2 << 20) + 5};
+      return response;
+    }
+    if (path == "/short") {
+      Response response;
+      auto file = std::make_shared<const UniqueFd>(*open_file(dir_ / "file", O_RDONLY));
+      response.body = FileRange{file, 0, 4 << 20};
+      return response;
+    }
+    if (path == "/push" || path == "/broken-push") {
+      Response response;
+      const bool broken = path == "/broken-push";
+      response.body = PushBody([broken](BodyWriter& writer) -> Result<void> {
+        for (const auto* piece : {"one ", "two ", "three"}) MUSTER_CHECK(writer.write(piece));
+        if (broken) return fail(ErrorCode::io, "broke");
+        return {};
+      });
+      return response;
+    }
+    return text_response(404, "no such path\n");
+  }
+
+  TempDir dir_;
+  FunctionHandler handler_;
+};
+
+std::string body_of(const std::string& answer) {
+  const auto at = answer.find("\r\n\r\n");
+  return at == std::string::npos ? "" : answer.substr(at + 4);
+}
+
+std::string get(std::string_view path, std::string_view more = "") {
+  return "GET " + std::string(path) + " HTTP/1.1\r\nHost: h\r\n" + std::string(more) + "\r\n";
+}
+std::string post(std::string_view path, std::string_view body, std::string_view more = "") {
+  return "POST " + std::string(path) +
+         " HTTP/1.1\r\nHost: h\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" +
+         std::string(more) + "\r\n" + std::string(body);
+}
+
+class ServerTest : public ::testing::Test {
+ protected:
+  void run(ServerOptions options = {}) { server_ = start(site_.handler(), options); }
+  std::string ask(std::string_view text) {
+    RawSocket socket(server_->port());
+    EXPECT_TRUE(socket.send(text));
+    socket.half_close();
+    return socket.read_to_end();
+  }
+  Site site_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(ServerTest, AnswersAndKeepsTheConnection) {
+  run();
+  RawSocket socket(server_->port());
+  for (int i = 0; i < 3; ++i) {
+    socket.send(post("/echo", "hello"));
+    const auto answer = socket.read_until("hello");
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
+    EXPECT_THAT(answer, HasSubstr("Content-Length: 5\r\n"));
+    EXPECT_THAT(answer, HasSubstr("Date: "));
+  }
+}
+
+TEST_F(ServerTest, PipelinedRequestsAreAnsweredInOrder) {
+  run();
+  std::string all;
+  for (int i = 0; i < 50; ++i) all += post("/echo", "<" + std::to_string(i) + ">");
+  all += get("/none", "Connection: close\r\n");
+  const auto answer = ask(all);
+  std::size_t at = 0;
+  for (int i = 0; i < 50; ++i) {
+    at = answer.find("<" + std::to_string(i) + ">", at);
+    ASSERT_NE(at, std::string::npos) << i;
+  }
+  EXPECT_THAT(answer.substr(at), HasSubstr("204 No Content"));
+}
+
+TEST_F(ServerTest, ByteByByte) {
+  run();
+  RawSocket socket(server_->port());
+  for (const char c : post("/echo", "slow body")) {
+    ASSERT_TRUE(socket.send(std::string_view(&c, 1)));
+    std::this_thread::sleep_for(std::chrono::microseconds(300));
+  }
+  EXPECT_THAT(socket.read_until("slow body"), HasSubstr("200 OK"));
+}
+
+TEST_F(ServerTest, HalfClosedClientGetsItsAnswer) {
+  run();
+  EXPECT_THAT(ask(post("/echo", "half")), HasSubstr("half"));
+}
+
+TEST_F(ServerTest, ChunkedBody) {
+  run();
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+  EXPECT_THAT(ask(head + "5\r\nhello\r\n6\r\n there\r\n0\r\n\r\n" + get("/none")), HasSubstr("hello there"));
+  EXPECT_THAT(ask(head + "zz\r\n"), StartsWith("HTTP/1.1 400"));
+  std::string huge = head;
+  for (int i = 0; i < 17; ++i) huge += "10000\r\n" + std::string(65536, 'x') + "\r\n";
+  EXPECT_THAT(ask(huge), StartsWith("HTTP/1.1 413"));
+  const std::string stream = "PUT /stream HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+  EXPECT_EQ(body_of(ask(stream + "5\r\nhello\r\n6\r\n there\r\n0\r\n\r\n")), "11");
+  EXPECT_EQ(body_of(ask(stream + "5\r\nhello\r\nqq\r\n")), "invalid argument");
+}
+
+TEST_F(ServerTest, BadHeadsAreRefusedAtOnce) {
+  run();
+  const std::pair<std::string, const char*> table[] = {
+      {"\x16\x03\x01\x02garbage", "400"},
+      {"GET / HTTP/1.1\r\n\r\n", "400"},
+      {"BREW / HTCPCP/1.0\r\nHost: h\r\n\r\n", "400"},
+      {get("/", "X: " + std::string(70'000, 'x') + "\r\n"), "431"},
+      {"GET /" + std::string(70'000, 'x'), "431"},
+      {get("/", "Transfer-Encoding: gzip\r\n"), "501"},
+      {get("/", "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"), "400"},
+  };
+  for (const auto& [text, status] : table) {
+    RawSocket socket(server_->port());
+    socket.send(text);
+    const auto answer = socket.read_to_end();
+    EXPECT_THAT(answer, StartsWith(std::string("HTTP/1.1 ") + status)) << text.substr(0, 60);
+    EXPECT_THAT(answer, HasSubstr("Connection: close"));
+    EXPECT_TRUE(socket.ended()) << text.substr(0, 60);
+  }
+  EXPECT_EQ(site_.handled, 0);
+}
+
+TEST_F(ServerTest, SlowHeadAndSlowBodyTimeOut) {
+  run({.head_timeout = Millis(150), .body_idle_timeout = Millis(150), .keep_alive_timeout = Millis(200)});
+  const std::pair<std::string, const char*> table[] = {
+      {"GET / HT", "HTTP/1.1 408"},
+      {"POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc", "HTTP/1.1 408"},
+      {"PUT /stream HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc", "HTTP/1.1 400"},
+      {"", ""},
+  };
+  for (const auto& [text, begins] : table) {
+    const auto before = std::chrono::steady_clock::now();
+    RawSocket socket(server_->port());
+    socket.send(text);
+    EXPECT_THAT(socket.read_to_end(), StartsWith(begins)) << text;
+    EXPECT_TRUE(socket.ended()) << text;
+    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(4));
+  }
+  RawSocket idle(server_->port());  // after an exchange: closed without a word
+  idle.send(get("/none"));
+  const auto answer = idle.read_to_end();
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 204"));
+  EXPECT_THAT(answer, Not(HasSubstr("408")));
+}
+
+TEST_F(ServerTest, AHeadThatDripsIsCutAtTheTotal) {
+  run({.head_timeout = Millis(300)});
+  RawSocket socket(server_->port());
+  const auto before = std::chrono::steady_clock::now();
+  std::string answer;
+  socket.send("GET / HTTP/1.1\r\n");
+  while (answer.empty() && std::chrono::steady_clock::now() - before < std::chrono::seconds(5)) {
+    socket.send("X: y\r\n");
+    answer = socket.read_for(Millis(50));
+  }
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 408"));
+}
+
+TEST_F(ServerTest, TooLargeBodyIsAnsweredBeforeItIsRead) {
+  run();
+  RawSocket socket(server_->port());
+  socket.send("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 2147483648\r\n\r\n");
+  const auto answer = socket.read_until("taken here\n");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 413"));
+  EXPECT_EQ(site_.handled, 0);
+}
+
+// The client that reads only after it has sent everything: it must not be reset before.
+TEST_F(ServerTest, A2GBBodyCanBeSentAndTheAnswerRead) {
+  run();
+  RawSocket socket(server_->port());
+  ASSERT_TRUE(socket.send("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 2147483648\r\n\r\n"));
+  const std::string piece(4 << 20, 'x');
+  for (int i = 0; i < 512; ++i) ASSERT_TRUE(socket.send(piece)) << i;
+  const auto answer = socket.read_to_end();
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 413"));
+  EXPECT_TRUE(socket.ended());
+  EXPECT_FALSE(socket.reset_by_peer());
+}
+
+TEST_F(ServerTest, RefusedRequestWithASmallBodyKeepsTheConnection) {
+  run();
+  const auto answer = ask(post("/refuse", "small") + post("/echo", "after"));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 403"));
+  EXPECT_THAT(answer, HasSubstr("after"));
+  EXPECT_THAT(ask(post("/refuse", std::string(1 << 20, 'x')) + post("/echo", "after")),
+              Not(HasSubstr("after")));
+}
+
+TEST_F(ServerTest, ContinueIsSentOnlyWhenTheBodyIsWanted) {
+  run();
+  for (const auto* path : {"/echo", "/stream"}) {
+    RawSocket socket(server_->port());
+    socket.send("POST " + std::string(path) +
+                " HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n");
+    EXPECT_EQ(socket.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+    socket.send("body");
+    EXPECT_THAT(socket.read_until("\r\n\r\n"), StartsWith("HTTP/1.1 200"));
+  }
+  for (const auto* head :
+       {"POST /refuse HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 2000000000\r\nExpect: 100-continue\r\n\r\n"}) {
+    RawSocket socket(server_->port());
+    socket.send(head);
+    const auto answer = socket.read_to_end();
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 4"));
+    EXPECT_THAT(answer, HasSubstr("Connection: close"));
+  }
+}
+
+TEST_F(ServerTest, HeadHasLengthAndNoBody) {
+  run();
+  const auto answer = ask("HEAD /file HTTP/1.1\r\nHost: h\r\n\r\n" + get("/none"));
+  EXPECT_THAT(answer, HasSubstr("Content-Length: 2097157\r\n"));
+  EXPECT_THAT(body_of(answer), StartsWith("HTTP/1.1 204"));
+}
+
+TEST_F(ServerTest, FileRange) {
+  run();
+  const auto answer = ask(get("/file"));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 206"));
+  EXPECT_EQ(body_of(answer), std::string((2 << 20) + 5, 'f'));
+}
+
+TEST_F(ServerTest, AFileThatGotShorterEndsTheConnection) {
+  run();
+  EXPECT_EQ(body_of(ask(get("/short") + get("/none"))).size(), 3U << 20);
+}
+
+TEST_F(ServerTest, PushedBodyIsChunked) {
+  run();
+  const auto answer = ask(get("/push") + get("/none"));
+  EXPECT_THAT(answer, HasSubstr("Transfer-Encoding: chunked\r\n"));
+  EXPECT_THAT(answer, HasSubstr("4\r\none \r\n4\r\ntwo \r\n5\r\nthree\r\n0\r\n\r\nHTTP/1.1 204"));
+  EXPECT_THAT(ask(get("/broken-push") + get("/none")), Not(HasSubstr("0\r\n\r\n")));
+  EXPECT_EQ(body_of(ask("GET /push HTTP/1.0\r\n\r\n")), "one two three");
+}
+
+TEST_F(ServerTest, ThrowingHandlerIs500) {
+  run();
+  EXPECT_THAT(ask(get("/throw") + get("/none")), ::testing::AllOf(HasSubstr("500"), HasSubstr("204")));
+}
+
+TEST_F(ServerTest, SlowReaderHoldsNoThread) {
+  run({.handler_threads = 1});
+  std::vector<std::unique_ptr<RawSocket>> slow;
+  for (int i = 0; i < 8; ++i) {
+    slow.push_back(std::make_unique<RawSocket>(server_->port(), 4096));
+    slow.back()->send(get("/big"));
+  }
+  std::this_thread::sleep_for(Millis(50));
+  EXPECT_THAT(ask(post("/echo", "quick")), HasSubstr("quick"));
+  for (auto& socket : slow)
+    EXPECT_EQ(body_of(socket->read_until(std::string(8 << 20, 'b'))).size(), 8U << 20);
+}
+
+TEST_F(ServerTest, SlowUploadsHoldNoRequestThread) {
+  run({.handler_threads = 1});
+  RawSocket upload(server_->port());
+  upload.send("PUT /stream HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc");
+  RawSocket json(server_->port());
+  json.send("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc");
+  std::this_thread::sleep_for(Millis(20));
+  EXPECT_THAT(ask(post("/echo", "quick")), HasSubstr("quick"));
+  upload.send("defghij");
+  EXPECT_THAT(upload.read_until("10"), HasSubstr("200"));
+  json.send("defghij");
+  EXPECT_THAT(json.read_until("abcdefghij"), HasSubstr("200"));
+}
+
+TEST_F(ServerTest, ClientGoneInTheMiddleOfABody) {
+  run();
+  RawSocket socket(server_->port());
+  socket.send("PUT /stream HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc");
+  socket.half_close();
+  EXPECT_EQ(body_of(socket.read_to_end()), "unavailable");
+}
+
+TEST_F(ServerTest, StreamedLengthAboveTheRouteIsRefused) {
+  run();
+  EXPECT_THAT(ask("PUT /stream HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999\r\n\r\n"),
+              StartsWith("HTTP/1.1 413"));
+}
+
+TEST_F(ServerTest, PortTakenNamesTheHolder) {
+  run();
+  auto second = Server::start({.port = server_->port()}, site_.handler());
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, ErrorCode::already_exists);
+  EXPECT_THAT(second.error().message, HasSubstr("(pid " + std::to_string(::getpid()) + ")"));
+  EXPECT_EQ(Server::start({.address = "nonsense"}, site_.handler()).error().code,
+            ErrorCode::invalid_argument);
+}
+
+TEST_F(ServerTest, AboveTheLimitClientsAreAnswered503) {
+  run({.connections_max = 3});
+  std::vector<std::unique_ptr<RawSocket>> held;
+  for (int i = 0; i < 3; ++i) {
+    held.push_back(std::make_unique<RawSocket>(server_->port()));
+    held.back()->send(get("/none"));
+    EXPECT_THAT(held.back()->read_until("\r\n\r\n"), HasSubstr("204"));
+  }
+  RawSocket extra(server_->port());
+  extra.send(get("/none"));
+  EXPECT_THAT(extra.read_to_end(), StartsWith("HTTP/1.1 503"));
+  held.clear();
+  for (int i = 0; i < 100; ++i) {
+    if (ask(get("/none")).find("204") != std::string::npos) return;
+    std::this_thread::sleep_for(Millis(10));
+  }
+  FAIL() << "the limit does not recover";
+}
+
+// ---- long polls ----
+
+struct Board {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Responder> waiting;
+  std::size_t wait_for(std::size_t count) {
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, std::chrono::seconds(10), [&] { return waiting.size() >= count; });
+    return waiting.size();
+  }
+  std::vector<Responder> take() {
+    const std::lock_guard lock(mutex);
+    return std::exchange(waiting, {});
+  }
+};
+
+FunctionHandler polling(Board& board) {
+  return FunctionHandler([&board](const RequestHead& head) -> std::variant<Route, Response> {
+    Route route;
+    if (head.path == "/now") {
+      route.handle_later = [](Request, Responder answer) { answer(text_response(200, "now")); };
+    } else if (head.path == "/throw") {
+      route.handle_later = [](Request, Responder) { throw std::runtime_error("boom"); };
+    } else {
+      route.handle_later = [&board](Request, Responder answer) {
+        const std::lock_guard lock(board.mutex);
+        board.waiting.push_back(std::move(answer));
+        board.changed.notify_all();
+      };
+    }
+    return route;
+  });
+}
+
+TEST(LongPoll, HundredsWaitOnOneThreadAndAreAnsweredFromAnother) {
+  Board board;
+  auto handler = polling(board);
+  auto server = start(handler, {.handler_threads = 1});
+  constexpr std::size_t kCount = 400;
+  std::vector<std::unique_ptr<RawSocket>> sockets;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    sockets.push_back(std::make_unique<RawSocket>(server->port()));
+    sockets.back()->send(get("/poll"));
+  }
+  ASSERT_EQ(board.wait_for(kCount), kCount);
+  RawSocket other(server->port());
+  other.send(get("/now"));
+  EXPECT_THAT(other.read_until("now"), HasSubstr("200"));
+  for (auto& answer : board.take()) answer(text_response(200, "news"));
+  for (auto& socket : sockets) EXPECT_THAT(socket->read_until("news"), HasSubstr("news"));
+  sockets.front()->send(get("/now"));
+  EXPECT_THAT(sockets.front()->read_until("now"), HasSubstr("now"));
+}
+
+TEST(LongPoll, AnswerAfterTheClientOrTheServerHasGone) {
+  Board board;
+  auto handler = polling(board);
+  auto server = start(handler);
+  {
+    RawSocket gone(server->port());
+    gone.send(get("/poll"));
+    ASSERT_EQ(board.wait_for(1), 1U);
+  }
+  board.take().front()(text_response(200, "too late"));
+  RawSocket waiting(server->port());
+  waiting.send(get("/poll"));
+  ASSERT_EQ(board.wait_for(1), 1U);
+  server->stop(Millis(1000));
+  EXPECT_THAT(waiting.read_to_end(), StartsWith("HTTP/1.1 503"));
+  server.reset();
+  board.take().front()(text_response(200, "much too late"));
+}
+
+TEST(LongPoll, ADroppedResponderAnswers503AndASecondCallIsIgnored) {
+  Board board;
+  auto handler = polling(board);
+  auto server = start(handler);
+  RawSocket socket(server->port());
+  socket.send(get("/poll"));
+  ASSERT_EQ(board.wait_for(1), 1U);
+  board.take();
+  EXPECT_THAT(socket.read_until("try again\n"), StartsWith("HTTP/1.1 503"));
+  socket.send(get("/poll"));
+  ASSERT_EQ(board.wait_for(1), 1U);
+  const auto answers = board.take();
+  answers[0](text_response(200, "first"));
+  answers[0](text_response(200, "second"));
+  EXPECT_THAT(socket.read_until("first"), HasSubstr("first"));
+  socket.send(get("/throw"));
+  EXPECT_THAT(socket.read_until("boom"), StartsWith("HTTP/1.1 500"));
+}
+
+// ---- stopping ----
+
+TEST(Stop, LetsRunningHandlersEndWithinTheGrace) {
+  std::atomic<bool> entered{false};
+  FunctionHandler handler([&](const RequestHead&) -> std::variant<Route, Response> {
+    return answering([&](Request&) {
+      entered = true;
+      std::this_thread::sleep_for(Millis(200));
+      return text_response(200, "done");
+    });
+  });
+  auto server = start(handler);
+  RawSocket socket(server->port());
+  RawSocket idle(server->port());
+  socket.send(get("/"));
+  while (!entered) std::this_thread::sleep_for(Millis(1));
+  const auto before = std::chrono::steady_clock::now();
+  server->stop(Millis(5000));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(3));
+  const auto answer = socket.read_to_end();
+  EXPECT_THAT(answer, HasSubstr("done"));
+  EXPECT_THAT(answer, HasSubstr("Connection: close"));
+  EXPECT_EQ(idle.read_to_end(), "");
+}
+
+TEST(Stop, CutsUploadsAndPushesAfterTheGrace) {
+  std::atomic<int> busy{0};
+  FunctionHandler handler([&](const RequestHead& head) -> std::variant<Route, Response> {
+    auto route = answering([&, push = head.path == "/push"](Request& request) {
+      ++busy;
+      if (push) {
+        Response response;
+        response.body = PushBody([](BodyWriter& writer) -> Result<void> {
+          while (writer.open()) std::this_thread::sleep_for(Millis(5));
+          return {};
+        });
+        return response;
+      }
+      char buffer[100];
+      while (request.reader->read(buffer).value_or(0) > 0) {
+      }
+      return text_response(200, "");
+    });
+    route.streaming = true;
+    return route;
+  });
+  auto server = start(handler);
+  RawSocket upload(server->port());
+  upload.send("PUT /up HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc");
+  RawSocket push(server->port());
+  push.send(get("/push"));
+  while (busy < 2) std::this_thread::sleep_for(Millis(1));
+  const auto before = std::chrono::steady_clock::now();
+  server->stop(Millis(50));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(3));
+}
+
+TEST(Push, SeesAClientThatLeft) {
+  std::atomic<bool> noticed{false};
+  FunctionHandler handler([&](const RequestHead&) -> std::variant<Route, Response> {
+    return answering([&](Request&) {
+      Response response;
+      response.body = PushBody([&](BodyWriter& writer) -> Result<void> {
+        while (writer.open()) std::this_thread::sleep_for(Millis(2));
+        noticed = true;
+        return {};
+      });
+      return response;
+    });
+  });
+  auto server = start(handler);
+  {
+    RawSocket socket(server->port());
+    socket.send(get("/"));
+    socket.read_until("\r\n\r\n");
+  }
+  for (int i = 0; i < 1000 && !noticed; ++i) std::this_thread::sleep_for(Millis(2));
+  EXPECT_TRUE(noticed);
+}
+
+}  // namespace
+}  // namespace muster::net
