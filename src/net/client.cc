@@ -266,7 +266,9 @@ Step<bool> PooledClient::send_request(Link& link, const ClientRequest& request) 
     if (!go || !*go) return go;
     head.clear();
   }
-  Outgoing out(std::move(head), request.body);
+  const auto* text = std::get_if<std::string>(&request.body);
+  auto out = text != nullptr ? Outgoing(std::move(head), *text)
+                             : Outgoing(std::move(head), std::get<FileRange>(request.body));
   for (;;) {
     switch (out.pump(link.fd.get())) {
       case Outgoing::State::done:

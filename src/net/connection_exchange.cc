@@ -27,6 +27,7 @@ Response plain(int status, std::string_view message) {
 std::uint64_t body_length(const Response& response) {
   if (const auto* text = std::get_if<std::string>(&response.body)) return text->size();
   if (const auto* file = std::get_if<FileRange>(&response.body)) return file->length;
+  if (const auto* files = std::get_if<FileSequence>(&response.body)) return files->length;
   return 0;
 }
 
@@ -368,9 +369,11 @@ void Connection::respond(Response response) {
     return;
   }
   if (bodyless) {
-    out_ = Outgoing(std::move(head), std::string());
+    out_ = Outgoing(std::move(head));
   } else if (auto* file = std::get_if<FileRange>(&response.body)) {
     out_ = Outgoing(std::move(head), std::move(*file));
+  } else if (auto* files = std::get_if<FileSequence>(&response.body)) {
+    out_ = Outgoing(std::move(head), std::move(*files));
   } else {
     out_ = Outgoing(std::move(head), std::move(std::get<std::string>(response.body)));
   }

@@ -75,6 +75,17 @@ class Site {
       response.body = FileRange{file, 10, (2 << 20) + 5};
       return response;
     }
+    if (path == "/files" || path == "/files-short") {
+      Response response;
+      const int last = path == "/files" ? 4 : 2;
+      response.body = FileSequence{4 * 100'000, [this, last, n = 0]() mutable -> Result<FileRange> {
+                                     if (n == last) return fail(ErrorCode::io, "gone");
+                                     MUSTER_TRY(auto fd, open_file(dir_ / "file", O_RDONLY));
+                                     return FileRange{std::make_shared<const UniqueFd>(std::move(fd)),
+                                                      static_cast<std::uint64_t>(n++), 100'000};
+                                   }};
+      return response;
+    }
     if (path == "/short") {
       Response response;
       auto file = std::make_shared<const UniqueFd>(*open_file(dir_ / "file", O_RDONLY));
@@ -301,6 +312,14 @@ TEST_F(ServerTest, FileRange) {
   const auto answer = ask(get("/file"));
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 206"));
   EXPECT_EQ(body_of(answer), std::string((2 << 20) + 5, 'f'));
+}
+
+TEST_F(ServerTest, FileSequence) {
+  run();
+  const auto answer = ask(get("/files") + get("/none"));
+  EXPECT_THAT(answer, HasSubstr("Content-Length: 400000\r\n"));
+  EXPECT_THAT(body_of(answer), StartsWith(std::string(400'000, 'f') + "HTTP/1.1 204"));
+  EXPECT_EQ(body_of(ask(get("/files-short") + get("/none"))).size(), 200'000U);
 }
 
 TEST_F(ServerTest, AFileThatGotShorterEndsTheConnection) {

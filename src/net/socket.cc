@@ -69,14 +69,6 @@ void set_no_delay(int socket) {
   ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle_seconds, sizeof idle_seconds);
 }
 
-Outgoing::Outgoing(std::string head, std::variant<std::string, FileRange> body) : head_(std::move(head)) {
-  if (auto* text = std::get_if<std::string>(&body)) {
-    body_ = std::move(*text);
-  } else {
-    file_ = std::move(std::get<FileRange>(body));
-  }
-}
-
 Outgoing::State Outgoing::pump(int socket, std::uint64_t bytes_max) {
   const auto state = pump_text(socket);
   return state == State::done ? pump_file(socket, bytes_max) : state;
@@ -89,7 +81,7 @@ Outgoing::State Outgoing::pump_text(int socket) {
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = 2;
-    const int flags = MSG_NOSIGNAL | (file_.length > 0 ? MSG_MORE : 0);
+    const int flags = MSG_NOSIGNAL | (file_.length > 0 || files_left_ > 0 ? MSG_MORE : 0);
     const auto sent = attempt(::sendmsg(socket, &message, flags));
     if (sent.what == Attempt::What::would_block) return State::would_block;
     if (sent.what != Attempt::What::moved) {
@@ -104,7 +96,8 @@ Outgoing::State Outgoing::pump_text(int socket) {
 }
 
 Outgoing::State Outgoing::pump_file(int socket, std::uint64_t bytes_max) {
-  for (std::uint64_t moved = 0; file_.length > 0;) {
+  for (std::uint64_t moved = 0; file_.length > 0 || files_left_ > 0;) {
+    if (file_.length == 0 && !take_next_file()) return State::failed;
     if (moved >= bytes_max) return State::would_block;
     auto offset = static_cast<off_t>(file_.offset);
     const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(file_.length, 1 << 20));
@@ -119,6 +112,17 @@ Outgoing::State Outgoing::pump_file(int socket, std::uint64_t bytes_max) {
     moved += sent.bytes;
   }
   return State::done;
+}
+
+bool Outgoing::take_next_file() {
+  auto next = next_file_();
+  if (!next || next->length == 0 || next->length > files_left_) {
+    error_number_ = EIO;
+    return false;
+  }
+  file_ = *std::move(next);
+  files_left_ -= file_.length;
+  return true;
 }
 
 Result<void> send_all(int socket, std::string_view data, Millis idle) {

@@ -34,11 +34,15 @@ bool peer_closed(int socket);
 
 void set_no_delay(int socket);
 
-// What is still to be sent of one message: head, then text or file.
+// What is still to be sent of one message: head, then text or files.
 class Outgoing {
  public:
   Outgoing() = default;
-  Outgoing(std::string head, std::variant<std::string, FileRange> body);
+  explicit Outgoing(std::string head) : head_(std::move(head)) {}
+  Outgoing(std::string head, std::string body) : head_(std::move(head)), body_(std::move(body)) {}
+  Outgoing(std::string head, FileRange file) : head_(std::move(head)), file_(std::move(file)) {}
+  Outgoing(std::string head, FileSequence files)
+      : head_(std::move(head)), files_left_(files.length), next_file_(std::move(files.next)) {}
 
   enum class State { done, would_block, failed };
   // Sends until all is out, the socket is full, or about `bytes_max` have moved (then would_block).
@@ -49,12 +53,15 @@ class Outgoing {
  private:
   State pump_text(int socket);
   State pump_file(int socket, std::uint64_t bytes_max);
+  bool take_next_file();
 
   std::string head_;
   std::size_t head_at_ = 0;
   std::string body_;
   std::size_t body_at_ = 0;
   FileRange file_;
+  std::uint64_t files_left_ = 0;  // of a sequence, beyond file_
+  std::function<Result<FileRange>()> next_file_;
   int error_number_ = 0;
 };
 
