@@ -10,6 +10,7 @@
 #endif
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #if defined(__GNUC__)
 #pragma GCC diagnostic pop
 #endif

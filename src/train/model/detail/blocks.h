@@ -1,0 +1,114 @@
+// The blocks of the decoder, each with an explicit forward(x, saved) -> y and backward(dy, saved) -> dx that writes
+// its weights' gradients into the flat gradient buffer.
+//
+//   Embedding    tokens -> [T, W]
+//   Attention    RMSNorm, q|k|v, RoPE, causal attention, o, residual
+//   Mlp          RMSNorm, gate|up, SwiGLU, down, residual
+//   Head         RMSNorm, logits, loss and its gradient
+//
+// T = rows x sequence tokens, W = width. Blocks hold views of the flat buffers and no state; what a forward leaves
+// for its backward is in Saved, owned by the caller (activation checkpointing drops it and calls forward again).
+// Gradients: `fresh` overwrites, otherwise g += its own, computed apart first, so that micro-batches on one rank and
+// on many sum in the same way. Called under NoGradGuard, by one thread at a time per Scratch.
+#pragma once
+
+#include <vector>
+
+#include "train/model/detail/kernels.h"
+#include "train/model/flat_buffer.h"
+#include "train/model/params.h"
+#include "train/tensor.h"
+
+namespace muster::train::detail {
+
+at::ScalarType scalar_type(Dtype dtype);
+
+// Memory that grows to the largest shape asked for and is then reused: no page faults in the steady state.
+class Buffer {
+ public:
+  at::Tensor shaped(at::ScalarType type, at::IntArrayRef shape);
+
+ private:
+  at::Tensor storage_;
+};
+
+struct Weight {
+  at::Tensor value;
+  at::Tensor gradient;
+};
+
+// The shape of one micro-batch.
+struct Shape {
+  std::int64_t rows = 0;
+  std::int64_t sequence = 0;
+  std::int64_t tokens() const { return rows * sequence; }
+};
+
+// Work space shared by all blocks of a model; contents do not outlive a call.
+struct Scratch {
+  Buffer product;      // a weight gradient before it is added
+  Buffer narrow;       // [T, W]
+  Buffer wide;         // the widest activation gradient of the block
+  Buffer inner;        // attention: [T, H D]; MLP: [T, F]
+  Buffer partial;      // RMSNorm weight gradients
+  std::vector<std::int64_t> order, first;  // embedding: tokens by row
+  std::vector<double> losses;
+};
+
+// cos and sin of position * theta^(-2i / D), [max_sequence, D / 2], computed in fp64.
+struct Rotary {
+  at::Tensor cosine, sine;
+};
+Rotary make_rotary(const ModelConfig& config, at::ScalarType type);
+
+struct Embedding {
+  Weight table;
+
+  void forward(const std::int64_t* tokens, Shape shape, at::Tensor& y) const;
+  void backward(const std::int64_t* tokens, Shape shape, const at::Tensor& dy, bool fresh, Scratch& scratch) const;
+};
+
+struct Attention {
+  const ModelConfig* config;
+  const Rotary* rotary;
+  Weight norm, qkv, output;
+
+  struct Saved {
+    at::Tensor x;                             // the input, owned by the block before
+    Buffer normed_, rstd_, qkv_, k_, v_, y_;
+    at::Tensor normed, rstd, qkv, q, k, v;    // q, k, v: [rows, H, sequence, D]
+    at::Tensor mixed, logsumexp;              // mixed: [rows, H, sequence, D], stored token-major
+  };
+  at::Tensor forward(const at::Tensor& x, Shape shape, Saved& saved) const;
+  // d: dy on entry, dx on return.
+  void backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Scratch& scratch) const;
+};
+
+struct Mlp {
+  const ModelConfig* config;
+  Weight norm, gate_up, down;
+
+  struct Saved {
+    at::Tensor x;
+    Buffer normed_, rstd_, gate_up_, hidden_, y_;
+    at::Tensor normed, rstd, gate_up, hidden;
+  };
+  at::Tensor forward(const at::Tensor& x, Shape shape, Saved& saved) const;
+  void backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Scratch& scratch) const;
+};
+
+struct Head {
+  const ModelConfig* config;
+  Weight norm, output;
+
+  struct Saved {
+    Buffer normed_, rstd_, logits_;
+  };
+  // Sum of the token losses. With dx (shape of x) also all gradients, chunk by chunk, so that the logits of a large
+  // vocabulary never stand in memory at once; backward is therefore not a call of its own.
+  double loss(const at::Tensor& x, const std::int64_t* targets, Saved& saved, at::Tensor* dx, bool fresh,
+              Scratch& scratch) const;
+  at::Tensor logits(const at::Tensor& x, Saved& saved) const;
+};
+
+}  // namespace muster::train::detail

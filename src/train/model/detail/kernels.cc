@@ -1,0 +1,364 @@
+#include "train/model/detail/kernels.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "train/tensor.h"
+
+// One body, compiled for each instruction set, chosen when the program is loaded. Sanitizers start too late for that.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
+#define MUSTER_CLONES
+#else
+#define MUSTER_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#endif
+#define MUSTER_INLINE [[gnu::always_inline]] inline
+#define MUSTER_SIMD _Pragma("omp simd")
+
+namespace muster::train::kernels {
+namespace {
+
+constexpr Index kGrain = 16;         // rows a task: below that a thread costs more than it saves
+constexpr Index kPartialRows = 32;   // rows summed into one partial weight gradient
+
+// exp on [-87, 88], about 2 ulp; Cephes' polynomial. Written so that the compiler makes vectors of it.
+MUSTER_INLINE float fast_exp(float x) {
+  x = x < -87.0F ? -87.0F : x;
+  x = x > 88.0F ? 88.0F : x;
+  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
+  const float shifted = x * 1.44269504088896341F + kRound;
+  const float n = shifted - kRound;
+  const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
+  float p = 1.9875691500e-4F;
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  const float value = p * r * r + r + 1.0F;
+  const std::int32_t exponent = (std::bit_cast<std::int32_t>(shifted) - std::bit_cast<std::int32_t>(kRound)) << 23;
+  return std::bit_cast<float>(std::bit_cast<std::int32_t>(value) + exponent);
+}
+MUSTER_INLINE double fast_exp(double x) { return std::exp(x); }
+
+template <typename T>
+MUSTER_INLINE void rms_rows(const T* x, const T* w, T* y, T* rstd, Index rows, Index width, double eps) {
+  for (Index t = 0; t < rows; ++t) {
+    const T* in = x + t * width;
+    T* out = y + t * width;
+    T sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (Index i = 0; i < width; ++i) sum += in[i] * in[i];
+    const T r = T{1} / std::sqrt(sum / static_cast<T>(width) + static_cast<T>(eps));
+    rstd[t] = r;
+    MUSTER_SIMD
+    for (Index i = 0; i < width; ++i) out[i] = in[i] * r * w[i];
+  }
+}
+
+template <typename T>
+MUSTER_INLINE void rms_back_rows(const T* dy, const T* x, const T* w, const T* rstd, T* dx, T* partial, Index rows,
+                                 Index width) {
+  for (Index i = 0; i < width; ++i) partial[i] = 0;
+  for (Index t = 0; t < rows; ++t) {
+    const T* in = x + t * width;
+    const T* d = dy + t * width;
+    T* out = dx + t * width;
+    const T r = rstd[t];
+    T dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (Index i = 0; i < width; ++i) dot += d[i] * w[i] * in[i];
+    const T scale = dot * r * r / static_cast<T>(width);
+    MUSTER_SIMD
+    for (Index i = 0; i < width; ++i) {
+      out[i] += r * (d[i] * w[i] - scale * in[i]);
+      partial[i] += d[i] * in[i] * r;
+    }
+  }
+}
+
+template <typename T>
+MUSTER_INLINE void turn(T* x, const T* c, const T* s, Index half) {
+  MUSTER_SIMD
+  for (Index i = 0; i < half; ++i) {
+    const T a = x[i], b = x[i + half];
+    x[i] = a * c[i] - b * s[i];
+    x[i + half] = b * c[i] + a * s[i];
+  }
+}
+
+template <typename T>
+MUSTER_INLINE void rope_rows(T* qkv, const T* cosine, const T* sine, Index begin, Index end, const Heads& heads) {
+  const Index half = heads.dim / 2;
+  for (Index t = begin; t < end; ++t) {
+    const Index position = heads.first + t % heads.sequence;
+    T* row = qkv + t * heads.columns();
+    for (Index h = 0; h < heads.query + heads.key; ++h) {
+      turn(row + h * heads.dim, cosine + position * half, sine + position * half, half);
+    }
+  }
+}
+
+// out = the sum of `group` neighbours of in, turned back when `c` is given.
+template <typename T>
+MUSTER_INLINE void fold_group(const T* in, T* out, Index group, Index dim, const T* c, const T* s) {
+  MUSTER_SIMD
+  for (Index i = 0; i < dim; ++i) out[i] = in[i];
+  for (Index g = 1; g < group; ++g) {
+    MUSTER_SIMD
+    for (Index i = 0; i < dim; ++i) out[i] += in[g * dim + i];
+  }
+  if (c == nullptr) return;
+  const Index half = dim / 2;
+  MUSTER_SIMD
+  for (Index i = 0; i < half; ++i) {
+    const T a = out[i], b = out[i + half];
+    out[i] = a * c[i] + b * s[i];
+    out[i + half] = b * c[i] - a * s[i];
+  }
+}
+
+template <typename T>
+MUSTER_INLINE void rope_back_rows(const T* dq, const T* dk, const T* dv, const T* cosine, const T* sine, T* dqkv,
+                                  Index begin, Index end, const Heads& heads) {
+  const Index dim = heads.dim, half = dim / 2, group = heads.query / heads.key;
+  for (Index t = begin; t < end; ++t) {
+    const Index position = heads.first + t % heads.sequence;
+    const T* c = cosine + position * half;
+    const T* s = sine + position * half;
+    T* row = dqkv + t * heads.columns();
+    const Index from = t * heads.query * dim;
+    for (Index h = 0; h < heads.query; ++h) fold_group(dq + from + h * dim, row + h * dim, 1, dim, c, s);
+    row += heads.query * dim;
+    for (Index h = 0; h < heads.key; ++h) fold_group(dk + from + h * group * dim, row + h * dim, group, dim, c, s);
+    row += heads.key * dim;
+    for (Index h = 0; h < heads.key; ++h) {
+      fold_group<T>(dv + from + h * group * dim, row + h * dim, group, dim, nullptr, nullptr);
+    }
+  }
+}
+
+template <typename T>
+MUSTER_INLINE void swiglu_rows(const T* gu, T* h, Index rows, Index ffn) {
+  for (Index t = 0; t < rows; ++t) {
+    const T* gate = gu + t * 2 * ffn;
+    const T* up = gate + ffn;
+    T* out = h + t * ffn;
+    MUSTER_SIMD
+    for (Index i = 0; i < ffn; ++i) out[i] = gate[i] / (T{1} + fast_exp(-gate[i])) * up[i];
+  }
+}
+
+template <typename T>
+MUSTER_INLINE void swiglu_back_rows(const T* dh, const T* gu, T* dgu, Index rows, Index ffn) {
+  for (Index t = 0; t < rows; ++t) {
+    const T* gate = gu + t * 2 * ffn;
+    const T* up = gate + ffn;
+    const T* d = dh + t * ffn;
+    T* dgate = dgu + t * 2 * ffn;
+    T* dup = dgate + ffn;
+    MUSTER_SIMD
+    for (Index i = 0; i < ffn; ++i) {
+      const T g = gate[i], u = up[i];
+      const T sigmoid = T{1} / (T{1} + fast_exp(-g));
+      const T silu = g * sigmoid;
+      dgate[i] = d[i] * u * (sigmoid + silu * (T{1} - sigmoid));
+      dup[i] = d[i] * silu;
+    }
+  }
+}
+
+template <typename T>
+MUSTER_INLINE double entropy_row(T* x, Index target, Index vocab, bool gradient) {
+  T most = x[0];
+#pragma omp simd reduction(max : most)
+  for (Index i = 0; i < vocab; ++i) most = x[i] > most ? x[i] : most;
+  const double wanted = static_cast<double>(x[target]) - static_cast<double>(most);
+  T sum = 0;
+  if (gradient) {
+#pragma omp simd reduction(+ : sum)
+    for (Index i = 0; i < vocab; ++i) {
+      const T e = fast_exp(x[i] - most);
+      x[i] = e;
+      sum += e;
+    }
+    const T inverse = T{1} / sum;
+    MUSTER_SIMD
+    for (Index i = 0; i < vocab; ++i) x[i] *= inverse;
+    x[target] -= T{1};
+  } else {
+#pragma omp simd reduction(+ : sum)
+    for (Index i = 0; i < vocab; ++i) sum += fast_exp(x[i] - most);
+  }
+  return std::log(static_cast<double>(sum)) - wanted;
+}
+
+template <typename T>
+MUSTER_INLINE void entropy_rows(T* logits, const Index* target, double* loss, Index rows, Index vocab, bool gradient) {
+  for (Index t = 0; t < rows; ++t) {
+    T* x = logits + t * vocab;
+    if (target[t] >= 0) {
+      loss[t] = entropy_row(x, target[t], vocab, gradient);
+      continue;
+    }
+    loss[t] = 0;
+    if (gradient) std::memset(x, 0, static_cast<std::size_t>(vocab) * sizeof(T));
+  }
+}
+
+// The clones, for both types.
+#define MUSTER_KERNELS(T)                                                                                          \
+  MUSTER_CLONES void run_rms(const T* x, const T* w, T* y, T* r, Index rows, Index width, double eps) {            \
+    rms_rows(x, w, y, r, rows, width, eps);                                                                        \
+  }                                                                                                                \
+  MUSTER_CLONES void run_rms_back(const T* dy, const T* x, const T* w, const T* r, T* dx, T* partial, Index rows,  \
+                                  Index width) {                                                                   \
+    rms_back_rows(dy, x, w, r, dx, partial, rows, width);                                                          \
+  }                                                                                                                \
+  MUSTER_CLONES void run_rope(T* qkv, const T* c, const T* s, Index begin, Index end, const Heads& heads) {        \
+    rope_rows(qkv, c, s, begin, end, heads);                                                                       \
+  }                                                                                                                \
+  MUSTER_CLONES void run_rope_back(const T* dq, const T* dk, const T* dv, const T* c, const T* s, T* dqkv,         \
+                                   Index begin, Index end, const Heads& heads) {                                   \
+    rope_back_rows(dq, dk, dv, c, s, dqkv, begin, end, heads);                                                     \
+  }                                                                                                                \
+  MUSTER_CLONES void run_swiglu(const T* gu, T* h, Index rows, Index ffn) { swiglu_rows(gu, h, rows, ffn); }       \
+  MUSTER_CLONES void run_swiglu_back(const T* dh, const T* gu, T* dgu, Index rows, Index ffn) {                    \
+    swiglu_back_rows(dh, gu, dgu, rows, ffn);                                                                      \
+  }                                                                                                                \
+  MUSTER_CLONES void run_entropy(T* x, const Index* target, double* loss, Index rows, Index vocab, bool gradient) { \
+    entropy_rows(x, target, loss, rows, vocab, gradient);                                                          \
+  }
+MUSTER_KERNELS(float)
+MUSTER_KERNELS(double)
+#undef MUSTER_KERNELS
+
+}  // namespace
+
+template <typename T>
+void rms_norm(const T* x, const T* w, T* y, T* rstd, Index tokens, Index width, double eps) {
+  at::parallel_for(0, tokens, kGrain, [&](Index begin, Index end) {
+    run_rms(x + begin * width, w, y + begin * width, rstd + begin, end - begin, width, eps);
+  });
+}
+
+Index rms_partial_numel(Index tokens, Index width) { return (tokens + kPartialRows - 1) / kPartialRows * width; }
+
+template <typename T>
+void rms_norm_backward(const T* dy, const T* x, const T* w, const T* rstd, T* dx, T* dw, bool fresh, T* partial,
+                       Index tokens, Index width) {
+  const Index parts = (tokens + kPartialRows - 1) / kPartialRows;
+  at::parallel_for(0, parts, 1, [&](Index begin, Index end) {
+    for (Index p = begin; p < end; ++p) {
+      const Index t = p * kPartialRows;
+      run_rms_back(dy + t * width, x + t * width, w, rstd + t, dx + t * width, partial + p * width,
+                   std::min(kPartialRows, tokens - t), width);
+    }
+  });
+  for (Index p = 1; p < parts; ++p) {
+    for (Index i = 0; i < width; ++i) partial[i] += partial[p * width + i];
+  }
+  for (Index i = 0; i < width; ++i) dw[i] = fresh ? partial[i] : dw[i] + partial[i];
+}
+
+template <typename T>
+void rope(T* qkv, const T* cosine, const T* sine, Index tokens, const Heads& heads) {
+  at::parallel_for(0, tokens, kGrain,
+                   [&](Index begin, Index end) { run_rope(qkv, cosine, sine, begin, end, heads); });
+}
+
+template <typename T>
+void repeat_heads(const T* qkv, T* k, T* v, Index tokens, const Heads& heads) {
+  const Index group = heads.query / heads.key;
+  const std::size_t bytes = static_cast<std::size_t>(heads.dim) * sizeof(T);
+  at::parallel_for(0, tokens, kGrain, [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t) {
+      const T* from = qkv + t * heads.columns() + heads.query * heads.dim;
+      for (Index h = 0; h < heads.query; ++h) {
+        const Index to = (t * heads.query + h) * heads.dim;
+        std::memcpy(k + to, from + h / group * heads.dim, bytes);
+        std::memcpy(v + to, from + (heads.key + h / group) * heads.dim, bytes);
+      }
+    }
+  });
+}
+
+template <typename T>
+void rope_backward(const T* dq, const T* dk, const T* dv, const T* cosine, const T* sine, T* dqkv, Index tokens,
+                   const Heads& heads) {
+  at::parallel_for(0, tokens, kGrain, [&](Index begin, Index end) {
+    run_rope_back(dq, dk, dv, cosine, sine, dqkv, begin, end, heads);
+  });
+}
+
+template <typename T>
+void swiglu(const T* gu, T* h, Index tokens, Index ffn) {
+  at::parallel_for(0, tokens, kGrain, [&](Index begin, Index end) {
+    run_swiglu(gu + begin * 2 * ffn, h + begin * ffn, end - begin, ffn);
+  });
+}
+
+template <typename T>
+void swiglu_backward(const T* dh, const T* gu, T* dgu, Index tokens, Index ffn) {
+  at::parallel_for(0, tokens, kGrain, [&](Index begin, Index end) {
+    run_swiglu_back(dh + begin * ffn, gu + begin * 2 * ffn, dgu + begin * 2 * ffn, end - begin, ffn);
+  });
+}
+
+template <typename T>
+void cross_entropy(T* logits, const Index* target, double* loss, Index tokens, Index vocab, bool gradient) {
+  at::parallel_for(0, tokens, kGrain, [&](Index begin, Index end) {
+    run_entropy(logits + begin * vocab, target + begin, loss + begin, end - begin, vocab, gradient);
+  });
+}
+
+template <typename T>
+void embed(const T* table, const Index* token, T* y, Index tokens, Index width) {
+  const std::size_t bytes = static_cast<std::size_t>(width) * sizeof(T);
+  for (Index t = 0; t < tokens; ++t) std::memcpy(y + t * width, table + token[t] * width, bytes);
+}
+
+template <typename T>
+void embed_backward(const T* dy, const Index* token, T* g, bool fresh, Index* order, Index* first, Index tokens,
+                    Index width, Index vocab) {
+  // Counting sort: order[first[v] .. first[v + 1]) are the tokens of row v, in token order.
+  std::fill(first, first + vocab + 1, Index{0});
+  for (Index t = 0; t < tokens; ++t) ++first[token[t] + 1];
+  for (Index v = 0; v < vocab; ++v) first[v + 1] += first[v];
+  for (Index t = 0; t < tokens; ++t) order[first[token[t]]++] = t;
+  for (Index v = vocab; v > 0; --v) first[v] = first[v - 1];
+  first[0] = 0;
+  at::parallel_for(0, vocab, 256, [&](Index begin, Index end) {
+    std::vector<T> sum(static_cast<std::size_t>(width));
+    for (Index v = begin; v < end; ++v) {
+      T* row = g + v * width;
+      if (fresh) std::fill(row, row + width, T{0});
+      if (first[v] == first[v + 1]) continue;
+      std::fill(sum.begin(), sum.end(), T{0});
+      for (Index n = first[v]; n < first[v + 1]; ++n) {
+        const T* d = dy + order[n] * width;
+        for (Index i = 0; i < width; ++i) sum[static_cast<std::size_t>(i)] += d[i];
+      }
+      for (Index i = 0; i < width; ++i) row[i] += sum[static_cast<std::size_t>(i)];
+    }
+  });
+}
+
+#define MUSTER_INSTANTIATE(T)                                                                                       \
+  template void rms_norm<T>(const T*, const T*, T*, T*, Index, Index, double);                                      \
+  template void rms_norm_backward<T>(const T*, const T*, const T*, const T*, T*, T*, bool, T*, Index, Index);       \
+  template void rope<T>(T*, const T*, const T*, Index, const Heads&);                                               \
+  template void repeat_heads<T>(const T*, T*, T*, Index, const Heads&);                                             \
+  template void rope_backward<T>(const T*, const T*, const T*, const T*, const T*, T*, Index, const Heads&);        \
+  template void swiglu<T>(const T*, T*, Index, Index);                                                              \
+  template void swiglu_backward<T>(const T*, const T*, T*, Index, Index);                                           \
+  template void cross_entropy<T>(T*, const Index*, double*, Index, Index, bool);                                    \
+  template void embed<T>(const T*, const Index*, T*, Index, Index);                                                 \
+  template void embed_backward<T>(const T*, const Index*, T*, bool, Index*, Index*, Index, Index, Index);
+MUSTER_INSTANTIATE(float)
+MUSTER_INSTANTIATE(double)
+#undef MUSTER_INSTANTIATE
+
+}  // namespace muster::train::kernels

@@ -1,0 +1,69 @@
+// The element-wise kernels of the model between its GEMMs, on raw row-major arrays, fp32 and fp64 (instantiated in
+// kernels.cc). Each runs on the caller's at::parallel_for threads; no result depends on their number.
+//
+// Shapes: T tokens = rows x sequence; W width; H query heads, K key / value heads, D head dimension.
+#pragma once
+
+#include <cstdint>
+
+namespace muster::train::kernels {
+
+using Index = std::int64_t;
+
+// y[t] = x[t] * rstd[t] * w, rstd[t] = 1 / sqrt(mean(x[t]^2) + eps).
+template <typename T>
+void rms_norm(const T* x, const T* w, T* y, T* rstd, Index tokens, Index width, double eps);
+
+// dx[t] += gradient of rms_norm's input (dx holds the residual branch's gradient on entry);
+// dw = (or +=, unless fresh) gradient of the weight. partial: scratch of rms_partial_numel(T, W).
+template <typename T>
+void rms_norm_backward(const T* dy, const T* x, const T* w, const T* rstd, T* dx, T* dw, bool fresh, T* partial,
+                       Index tokens, Index width);
+Index rms_partial_numel(Index tokens, Index width);
+
+struct Heads {
+  Index query;     // H
+  Index key;       // K
+  Index dim;       // D
+  Index sequence;  // position of token t is t % sequence + first
+  Index first = 0;
+  Index columns() const { return (query + 2 * key) * dim; }
+};
+
+// Turns the query and key parts of qkv [T, (H + 2K) D] in place. cosine, sine: [positions, D / 2].
+template <typename T>
+void rope(T* qkv, const T* cosine, const T* sine, Index tokens, const Heads& heads);
+
+// One key / value head for every query head: k and v of qkv repeated to [T, H, D].
+template <typename T>
+void repeat_heads(const T* qkv, T* k, T* v, Index tokens, const Heads& heads);
+
+// The way back: dq, dk, dv [T, H, D] -> dqkv [T, (H + 2K) D], turned back, groups summed in head order.
+template <typename T>
+void rope_backward(const T* dq, const T* dk, const T* dv, const T* cosine, const T* sine, T* dqkv, Index tokens,
+                   const Heads& heads);
+
+// gu [T, 2F] = gate | up; h [T, F] = silu(gate) * up.
+template <typename T>
+void swiglu(const T* gu, T* h, Index tokens, Index ffn);
+
+// dgu from dh. dgu may be gu.
+template <typename T>
+void swiglu_backward(const T* dh, const T* gu, T* dgu, Index tokens, Index ffn);
+
+// loss[t] = -log softmax(logits[t])[target[t]], 0 where the target is ignored. With `gradient`, logits become
+// softmax - onehot (0 where ignored).
+template <typename T>
+void cross_entropy(T* logits, const Index* target, double* loss, Index tokens, Index vocab, bool gradient);
+
+// y[t] = table[token[t]].
+template <typename T>
+void embed(const T* table, const Index* token, T* y, Index tokens, Index width);
+
+// g[row] (+)= sum over the tokens of that row, in token order. `fresh`: all other rows become 0.
+// order: scratch of T; first: scratch of vocab + 1.
+template <typename T>
+void embed_backward(const T* dy, const Index* token, T* g, bool fresh, Index* order, Index* first, Index tokens,
+                    Index width, Index vocab);
+
+}  // namespace muster::train::kernels

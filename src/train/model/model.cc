@@ -1,0 +1,242 @@
+#include "train/model/model.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/assert.h"
+#include "train/model/detail/model_detail.h"
+#include "train/tensor.h"
+
+namespace muster::train {
+namespace {
+
+using detail::Shape;
+using detail::Weight;
+
+at::Tensor view(FlatBuffer& buffer, std::int64_t offset, std::vector<std::int64_t> shape) {
+  return at::from_blob(buffer.data() + offset * size_of(buffer.dtype()), shape, detail::scalar_type(buffer.dtype()));
+}
+
+// A tensor of the table, or several that follow each other, as one matrix.
+class Views {
+ public:
+  Views(const ParamTable& table, FlatBuffer& parameters, FlatBuffer& gradients)
+      : table_(table), parameters_(parameters), gradients_(gradients) {}
+
+  Weight of(const std::string& name) const { return joined({name}); }
+
+  Weight joined(const std::vector<std::string>& names) const {
+    const Param& first = table_.at(names.front());
+    std::vector<std::int64_t> shape = first.shape;
+    std::int64_t end = first.offset + first.numel;
+    for (std::size_t i = 1; i < names.size(); ++i) {
+      const Param& next = table_.at(names[i]);
+      MUSTER_ASSERT(next.offset == end && next.shape[1] == shape[1]);
+      shape[0] += next.shape[0];
+      end += next.numel;
+    }
+    return {view(parameters_, first.offset, shape), view(gradients_, first.offset, shape)};
+  }
+
+  // The tied head: the embedding's values, a gradient of its own in the tail.
+  Weight tied_head() const {
+    const Param& embedding = table_.params().front();
+    return {view(parameters_, embedding.offset, embedding.shape), view(gradients_, table_.numel(), embedding.shape)};
+  }
+
+ private:
+  const ParamTable& table_;
+  FlatBuffer& parameters_;
+  FlatBuffer& gradients_;
+};
+
+Result<void> check_values(std::span<const std::int64_t> values, std::string_view what, std::int64_t lowest,
+                          std::int64_t vocab) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (values[i] < lowest || values[i] >= vocab) {
+      return fail(ErrorCode::invalid_argument, std::string(what) + " " + std::to_string(i) + " of the batch is " +
+                                                   std::to_string(values[i]) + "; the model's vocabulary has " +
+                                                   std::to_string(vocab) + " (is this the data's tokenizer?)");
+    }
+  }
+  return {};
+}
+
+Result<Shape> shape_of(const ModelConfig& config, const Batch& batch, bool with_targets) {
+  if (batch.rows < 1 || batch.sequence < 1 || batch.sequence > config.max_sequence) {
+    return fail(ErrorCode::invalid_argument,
+                "a batch of " + std::to_string(batch.rows) + " x " + std::to_string(batch.sequence) +
+                    " tokens; it needs at least 1 x 1 and sequences of at most model.max_sequence, which is " +
+                    std::to_string(config.max_sequence));
+  }
+  const Shape shape{batch.rows, batch.sequence};
+  const auto expected = static_cast<std::size_t>(shape.tokens());
+  if (batch.tokens.size() != expected || (with_targets && batch.targets.size() != expected)) {
+    return fail(ErrorCode::invalid_argument,
+                "a batch of " + std::to_string(batch.rows) + " x " + std::to_string(batch.sequence) + " with " +
+                    std::to_string(batch.tokens.size()) + " tokens and " + std::to_string(batch.targets.size()) +
+                    " targets; both must be " + std::to_string(expected));
+  }
+  MUSTER_CHECK(check_values(batch.tokens, "token", 0, config.vocab));
+  if (with_targets) MUSTER_CHECK(check_values(batch.targets, "target", kIgnoredTarget, config.vocab));
+  return shape;
+}
+
+std::int64_t count_valid(std::span<const std::int64_t> targets) {
+  return static_cast<std::int64_t>(targets.size()) - std::ranges::count(targets, kIgnoredTarget);
+}
+
+template <typename T>
+void init_all(const ParamTable& table, FlatBuffer& parameters, std::uint64_t seed) {
+  at::parallel_for(0, static_cast<std::int64_t>(table.blocks().size()), 8, [&](std::int64_t begin, std::int64_t end) {
+    for (const Range block : table.blocks().subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin))) {
+      const auto behind = std::ranges::upper_bound(table.params(), block.begin, {}, &Param::offset);
+      const Param& param = *(behind - 1);
+      init_param<T>(table.config(), param, seed, block.begin - param.offset, parameters.as<T>(block));
+    }
+  });
+}
+
+template <typename T>
+void fold(const ParamTable& table, FlatBuffer& gradients) {
+  const Param& embedding = table.params().front();
+  const auto own = gradients.as<T>({embedding.offset, embedding.offset + embedding.numel});
+  const auto tail = gradients.as<T>({table.numel(), table.gradient_numel()});
+  for (std::size_t i = 0; i < tail.size(); ++i) {
+    own[i] += tail[i];
+    tail[i] = 0;
+  }
+}
+
+}  // namespace
+
+Model::Detail::Detail(const ModelConfig& config, Dtype type)
+    : table(config),
+      dtype(type),
+      parameters(table.numel(), type),
+      gradients(table.gradient_numel(), type),
+      rotary(detail::make_rotary(config, detail::scalar_type(type))) {
+  const Views views(table, parameters, gradients);
+  const ModelConfig* c = &table.config();
+  embedding.table = views.of("model.embed_tokens.weight");
+  layers.reserve(static_cast<std::size_t>(config.layers));
+  for (std::int64_t i = 0; i < config.layers; ++i) {
+    const std::string at = "model.layers." + std::to_string(i) + ".";
+    const std::string attention = at + "self_attn.", mlp = at + "mlp.";
+    layers.push_back(
+        {.attention = {.config = c,
+                       .rotary = &rotary,
+                       .norm = views.of(at + "input_layernorm.weight"),
+                       .qkv = views.joined({attention + "q_proj.weight", attention + "k_proj.weight",
+                                            attention + "v_proj.weight"}),
+                       .output = views.of(attention + "o_proj.weight")},
+         .mlp = {.config = c,
+                 .norm = views.of(at + "post_attention_layernorm.weight"),
+                 .gate_up = views.joined({mlp + "gate_proj.weight", mlp + "up_proj.weight"}),
+                 .down = views.of(mlp + "down_proj.weight")},
+         .attention_saved = {},
+         .mlp_saved = {}});
+  }
+  head = {.config = c,
+          .norm = views.of("model.norm.weight"),
+          .output = config.tied ? views.tied_head() : views.of("lm_head.weight")};
+}
+
+at::Tensor Model::Detail::forward(const std::int64_t* tokens, Shape shape) {
+  at::Tensor x = embedded.shaped(detail::scalar_type(dtype), {shape.tokens(), table.config().width});
+  embedding.forward(tokens, shape, x);
+  for (Layer& layer : layers) {
+    x = layer.attention.forward(x, shape, layer.attention_saved);
+    x = layer.mlp.forward(x, shape, layer.mlp_saved);
+  }
+  return x;
+}
+
+Result<Model> Model::create(const ModelConfig& config, Dtype dtype) {
+  MUSTER_TRY(const ModelConfig checked, validated(config));
+  try {
+    const at::NoGradGuard no_grad;
+    return Model(std::make_unique<Detail>(checked, dtype));
+  } catch (const std::exception& e) {  // bad_alloc, c10::Error
+    const ParamTable table(checked);
+    return fail(ErrorCode::resource_exhausted, "a model of " + std::to_string(table.numel()) +
+                                                   " parameters does not fit into memory: " + e.what());
+  }
+}
+
+Model::Model(std::unique_ptr<Detail> detail) : detail_(std::move(detail)) {}
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+Model::~Model() = default;
+
+const ParamTable& Model::table() const { return detail_->table; }
+Dtype Model::dtype() const { return detail_->dtype; }
+FlatBuffer& Model::parameters() { return detail_->parameters; }
+const FlatBuffer& Model::parameters() const { return detail_->parameters; }
+FlatBuffer& Model::gradients() { return detail_->gradients; }
+const FlatBuffer& Model::gradients() const { return detail_->gradients; }
+
+void Model::init_parameters(std::uint64_t seed) {
+  if (dtype() == Dtype::f32) {
+    init_all<float>(table(), parameters(), seed);
+  } else {
+    init_all<double>(table(), parameters(), seed);
+  }
+}
+
+void Model::start_accumulation() { detail_->fresh = true; }
+
+Result<void> Model::check(const Batch& batch) const {
+  MUSTER_CHECK(shape_of(table().config(), batch, !batch.targets.empty()));
+  return {};
+}
+
+Result<StepResult> Model::forward_backward(const Batch& batch) {
+  MUSTER_TRY(const Shape shape, shape_of(table().config(), batch, true));
+  const at::NoGradGuard no_grad;
+  Detail& d = *detail_;
+  const bool fresh = d.fresh;
+  const at::Tensor x = d.forward(batch.tokens.data(), shape);
+  at::Tensor stream = d.stream.shaped(x.scalar_type(), x.sizes());
+  const double loss = d.head.loss(x, batch.targets.data(), d.head_saved, &stream, fresh, d.scratch);
+  for (auto layer = d.layers.rbegin(); layer != d.layers.rend(); ++layer) {
+    layer->mlp.backward(stream, shape, layer->mlp_saved, fresh, d.scratch);
+    layer->attention.backward(stream, shape, layer->attention_saved, fresh, d.scratch);
+  }
+  d.embedding.backward(batch.tokens.data(), shape, stream, fresh, d.scratch);
+  d.fresh = false;
+  return StepResult{.loss_sum = loss, .tokens = count_valid(batch.targets)};
+}
+
+Result<StepResult> Model::evaluate(const Batch& batch) {
+  MUSTER_TRY(const Shape shape, shape_of(table().config(), batch, true));
+  const at::NoGradGuard no_grad;
+  const at::Tensor x = detail_->forward(batch.tokens.data(), shape);
+  const double loss =
+      detail_->head.loss(x, batch.targets.data(), detail_->head_saved, nullptr, false, detail_->scratch);
+  return StepResult{.loss_sum = loss, .tokens = count_valid(batch.targets)};
+}
+
+Result<void> Model::logits(const Batch& batch, std::span<double> out) {
+  MUSTER_TRY(const Shape shape, shape_of(table().config(), batch, false));
+  const std::int64_t vocab = table().config().vocab;
+  if (static_cast<std::int64_t>(out.size()) != shape.tokens() * vocab) {
+    return fail(ErrorCode::invalid_argument, "room for " + std::to_string(out.size()) + " logits; there are " +
+                                                 std::to_string(shape.tokens() * vocab));
+  }
+  const at::NoGradGuard no_grad;
+  const at::Tensor x = detail_->forward(batch.tokens.data(), shape);
+  at::from_blob(out.data(), {shape.tokens(), vocab}, at::kDouble).copy_(detail_->head.logits(x, detail_->head_saved));
+  return {};
+}
+
+void fold_tied_gradient(const ParamTable& table, FlatBuffer& gradients) {
+  if (table.gradient_numel() == table.numel()) return;
+  if (gradients.dtype() == Dtype::f32) {
+    fold<float>(table, gradients);
+  } else {
+    fold<double>(table, gradients);
+  }
+}
+
+}  // namespace muster::train

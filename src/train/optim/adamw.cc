@@ -1,0 +1,165 @@
+#include "train/optim/adamw.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/assert.h"
+#include "train/tensor.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
+#define MUSTER_CLONES
+#else
+#define MUSTER_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#endif
+
+namespace muster::train {
+namespace {
+
+constexpr std::int64_t kBlocksPerTask = 16;
+
+// The numbers of one update that are the same for all elements of a decay group.
+template <typename T>
+struct Factors {
+  T scale, keep, beta1, beta2, step_size, inverse_root_correction, eps;
+};
+
+template <typename T>
+[[gnu::always_inline]] inline void update_span(T* p, const T* g, T* m, T* v, std::int64_t count, const Factors<T>& f) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    const T gradient = g[i] * f.scale;
+    m[i] = f.beta1 * m[i] + (T{1} - f.beta1) * gradient;
+    v[i] = f.beta2 * v[i] + (T{1} - f.beta2) * gradient * gradient;
+    const T denominator = std::sqrt(v[i]) * f.inverse_root_correction + f.eps;
+    p[i] = p[i] * f.keep - f.step_size * m[i] / denominator;
+  }
+}
+
+// Eight running sums in fp64, added in order: the same on every thread count and, but for the CPU's own width, layout.
+template <typename T>
+[[gnu::always_inline]] inline double squares_span(const T* g, std::int64_t count) {
+  constexpr std::int64_t kLanes = 8;
+  double lane[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (std::int64_t l = 0; l < kLanes; ++l) {
+      const double x = static_cast<double>(g[i + l]);
+      lane[l] += x * x;
+    }
+  }
+  for (; i < count; ++i) lane[0] += static_cast<double>(g[i]) * static_cast<double>(g[i]);
+  double sum = 0;
+  for (const double x : lane) sum += x;
+  return sum;
+}
+
+MUSTER_CLONES void run_update(float* p, const float* g, float* m, float* v, std::int64_t n, const Factors<float>& f) {
+  update_span(p, g, m, v, n, f);
+}
+MUSTER_CLONES void run_update(double* p, const double* g, double* m, double* v, std::int64_t n,
+                              const Factors<double>& f) {
+  update_span(p, g, m, v, n, f);
+}
+MUSTER_CLONES double run_squares(const float* g, std::int64_t n) { return squares_span(g, n); }
+MUSTER_CLONES double run_squares(const double* g, std::int64_t n) { return squares_span(g, n); }
+
+// The blocks of the table inside `range`, whose ends must be block ends.
+std::span<const Range> blocks_in(const ParamTable& table, Range range) {
+  const auto blocks = table.blocks();
+  const auto first = std::ranges::lower_bound(blocks, range.begin, {}, &Range::begin);
+  const auto last = std::ranges::lower_bound(blocks, range.end, {}, &Range::begin);
+  MUSTER_ASSERT(range.size() == 0 || (first != blocks.end() && first->begin == range.begin));
+  MUSTER_ASSERT(range.size() == 0 || std::prev(last)->end == range.end);
+  return {first, last};
+}
+
+const Param& param_of(const ParamTable& table, const Range& block) {
+  return *(std::ranges::upper_bound(table.params(), block.begin, {}, &Param::offset) - 1);
+}
+
+}  // namespace
+
+AdamW::AdamW(const ParamTable& table, Dtype dtype, const AdamWOptions& options, Range range)
+    : table_(&table), options_(options), range_(range), first_(range.size(), dtype), second_(range.size(), dtype) {
+  static_cast<void>(blocks_in(table, range));  // the cut is checked here, once
+}
+
+void AdamW::step(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate, double gradient_scale) {
+  MUSTER_ASSERT(parameters.numel() == table_->numel() && gradients.numel() >= table_->numel());
+  ++steps_;
+  if (first_.dtype() == Dtype::f32) {
+    update<float>(parameters, gradients, learning_rate, gradient_scale);
+  } else {
+    update<double>(parameters, gradients, learning_rate, gradient_scale);
+  }
+}
+
+template <typename T>
+void AdamW::update(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate, double gradient_scale) {
+  const double correction1 = 1 - std::pow(options_.beta1, static_cast<double>(steps_));
+  const double correction2 = 1 - std::pow(options_.beta2, static_cast<double>(steps_));
+  Factors<T> plain{.scale = static_cast<T>(gradient_scale),
+                   .keep = 1,
+                   .beta1 = static_cast<T>(options_.beta1),
+                   .beta2 = static_cast<T>(options_.beta2),
+                   .step_size = static_cast<T>(learning_rate / correction1),
+                   .inverse_root_correction = static_cast<T>(1 / std::sqrt(correction2)),
+                   .eps = static_cast<T>(options_.eps)};
+  Factors<T> decayed = plain;
+  decayed.keep = static_cast<T>(1 - learning_rate * options_.weight_decay);
+
+  const auto blocks = blocks_in(*table_, range_);
+  T* p = parameters.as<T>().data();
+  const T* g = gradients.as<T>().data();
+  T* m = first_.as<T>().data() - range_.begin;
+  T* v = second_.as<T>().data() - range_.begin;
+  at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), kBlocksPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Range& block = blocks[static_cast<std::size_t>(i)];
+      const Factors<T>& factors = param_of(*table_, block).spec->decay ? decayed : plain;
+      run_update(p + block.begin, g + block.begin, m + block.begin, v + block.begin, block.size(), factors);
+    }
+  });
+}
+
+double Schedule::at(std::int64_t step) const {
+  if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
+  const double low = peak * final_ratio;
+  if (step >= steps) return low;
+  const double part = static_cast<double>(step - warmup) / static_cast<double>(std::max<std::int64_t>(steps - warmup, 1));
+  return low + (peak - low) * 0.5 * (1 + std::cos(std::numbers::pi * part));
+}
+
+std::vector<double> block_squares(const ParamTable& table, const FlatBuffer& gradients, Range range) {
+  const auto blocks = blocks_in(table, range);
+  std::vector<double> sums(blocks.size());
+  at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), kBlocksPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Range& block = blocks[static_cast<std::size_t>(i)];
+      sums[static_cast<std::size_t>(i)] = gradients.dtype() == Dtype::f32
+                                              ? run_squares(gradients.as<float>(block).data(), block.size())
+                                              : run_squares(gradients.as<double>(block).data(), block.size());
+    }
+  });
+  return sums;
+}
+
+double ordered_sum(std::span<const double> values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum;
+}
+
+double global_norm(const ParamTable& table, const FlatBuffer& gradients) {
+  return std::sqrt(ordered_sum(block_squares(table, gradients, {0, table.numel()})));
+}
+
+double gradient_scale(double norm_of_sum, std::int64_t tokens, double norm_max) {
+  MUSTER_ASSERT(tokens >= 1);
+  const double mean = 1.0 / static_cast<double>(tokens);
+  const double norm = norm_of_sum * mean;
+  return norm_max > 0 && norm > norm_max ? mean * (norm_max / norm) : mean;
+}
+
+}  // namespace muster::train

@@ -1,0 +1,78 @@
+// AdamW (Loshchilov, Hutter: Decoupled weight decay regularization, 2019; PyTorch's arithmetic), the learning-rate
+// schedule and the global gradient norm, on flat buffers and on any block-aligned range of them.
+//
+// An AdamW owns the two moments of its range. Nothing here depends on the number of threads or on how the ranges are
+// cut, as long as they are cut at ParamTable::blocks(). One thread an object.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "train/model/flat_buffer.h"
+#include "train/model/params.h"
+
+namespace muster::train {
+
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;  // only parameters whose spec says so (none on norms)
+};
+
+class AdamW {
+ public:
+  // State for elements [range.begin, range.end) of the flat parameters. `table` must outlive this.
+  AdamW(const ParamTable& table, Dtype dtype, const AdamWOptions& options, Range range);
+  AdamW(const ParamTable& table, Dtype dtype, const AdamWOptions& options)
+      : AdamW(table, dtype, options, {0, table.numel()}) {}
+
+  // One update; `gradients` (of the whole flat layout) are multiplied by `gradient_scale` on the way: 1 / tokens and
+  // clipping. Elements outside the range stay as they are.
+  void step(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate, double gradient_scale);
+
+  // Part of the durable state: steps done, first and second moments of the range.
+  std::int64_t steps() const { return steps_; }
+  void set_steps(std::int64_t steps) { steps_ = steps; }
+  Range range() const { return range_; }
+  FlatBuffer& first_moment() { return first_; }
+  FlatBuffer& second_moment() { return second_; }
+  const FlatBuffer& first_moment() const { return first_; }
+  const FlatBuffer& second_moment() const { return second_; }
+
+ private:
+  template <typename T>
+  void update(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate, double gradient_scale);
+
+  const ParamTable* table_;
+  AdamWOptions options_;
+  Range range_;
+  FlatBuffer first_, second_;
+  std::int64_t steps_ = 0;
+};
+
+// Linear warm-up to `peak` (update i of the first `warmup`: (i + 1) / warmup of it), then half a cosine down to final_ratio * peak at `steps`, flat behind.
+struct Schedule {
+  double peak = 3e-4;
+  std::int64_t warmup = 0;
+  std::int64_t steps = 1;
+  double final_ratio = 0.1;
+
+  // Of update `step`, the first is 0.
+  double at(std::int64_t step) const;
+};
+
+// Sums of squares, one fp64 value for each block of table.blocks() that lies in `range` (its ends must be block
+// ends), in order. Ranks gather these; the norm is sqrt(ordered_sum(all blocks)).
+std::vector<double> block_squares(const ParamTable& table, const FlatBuffer& gradients, Range range);
+double ordered_sum(std::span<const double> values);
+
+// The norm of the whole buffer, all on this rank.
+double global_norm(const ParamTable& table, const FlatBuffer& gradients);
+
+// What gradients are multiplied with: 1 / tokens, less if the norm of the mean gradient exceeds norm_max (0: never).
+// norm_of_sum: of the summed gradients, before the division.
+double gradient_scale(double norm_of_sum, std::int64_t tokens, double norm_max);
+
+}  // namespace muster::train

@@ -1,0 +1,133 @@
+#include "train/optim/adamw.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/rng.h"
+#include "train/tensor.h"
+
+namespace muster::train {
+namespace {
+
+ParamTable table_of(std::int64_t vocab = 300) {
+  ModelConfig config = preset("tiny").value();
+  config.vocab = vocab;  // several blocks in one parameter
+  return ParamTable(config);
+}
+
+template <typename T>
+FlatBuffer random_buffer(std::int64_t numel, std::uint64_t seed) {
+  FlatBuffer buffer(numel, sizeof(T) == 4 ? Dtype::f32 : Dtype::f64);
+  Rng rng(seed);
+  for (T& x : buffer.as<T>()) x = static_cast<T>(rng.uniform() - 0.5);
+  return buffer;
+}
+
+bool same_bytes(const FlatBuffer& a, const FlatBuffer& b) {
+  return a.bytes().size() == b.bytes().size() && std::memcmp(a.data(), b.data(), a.bytes().size()) == 0;
+}
+
+// The formula as the paper prints it, one element at a time.
+TEST(AdamW, FollowsTheFormula) {
+  const ParamTable table = table_of();
+  FlatBuffer p = random_buffer<double>(table.numel(), 1);
+  FlatBuffer expected = random_buffer<double>(table.numel(), 1);
+  std::vector<double> m(static_cast<std::size_t>(table.numel())), v(m.size());
+  const AdamWOptions o{.weight_decay = 0.3};
+  AdamW optimizer(table, Dtype::f64, o);
+  for (int t = 1; t <= 3; ++t) {
+    const FlatBuffer g = random_buffer<double>(table.numel(), static_cast<std::uint64_t>(10 + t));
+    const double rate = 0.01 / t, scale = 0.5;
+    optimizer.step(p, g, rate, scale);
+    for (const Param& param : table.params()) {
+      for (auto i = static_cast<std::size_t>(param.offset); i < static_cast<std::size_t>(param.offset + param.numel); ++i) {
+        double& x = expected.as<double>()[i];
+        const double gradient = g.as<double>()[i] * scale;
+        if (param.shape.size() == 2) x -= rate * o.weight_decay * x;
+        m[i] = o.beta1 * m[i] + (1 - o.beta1) * gradient;
+        v[i] = o.beta2 * v[i] + (1 - o.beta2) * gradient * gradient;
+        x -= rate * (m[i] / (1 - std::pow(o.beta1, t))) / (std::sqrt(v[i] / (1 - std::pow(o.beta2, t))) + o.eps);
+        ASSERT_NEAR(p.as<double>()[i], x, 1e-13) << param.name << " step " << t;
+      }
+    }
+  }
+  EXPECT_EQ(optimizer.steps(), 3);
+}
+
+TEST(AdamW, PartsGiveTheBitsOfTheWhole) {
+  const ParamTable table = table_of();
+  FlatBuffer whole = random_buffer<float>(table.numel(), 1);
+  FlatBuffer parts = random_buffer<float>(table.numel(), 1);
+  const std::int64_t cut = table.blocks()[2].begin, second = table.blocks()[9].begin;
+  AdamW one(table, Dtype::f32, {});
+  AdamW a(table, Dtype::f32, {}, {0, cut}), b(table, Dtype::f32, {}, {cut, second}),
+      c(table, Dtype::f32, {}, {second, table.numel()}), none(table, Dtype::f32, {}, {cut, cut});
+  for (std::uint64_t t = 0; t < 3; ++t) {
+    const FlatBuffer g = random_buffer<float>(table.numel(), 20 + t);
+    one.step(whole, g, 0.01, 1);
+    for (AdamW* part : {&c, &none, &a, &b}) part->step(parts, g, 0.01, 1);
+  }
+  EXPECT_TRUE(same_bytes(whole, parts));
+}
+
+TEST(AdamW, ThreadsDoNotChangeBits) {
+  const ParamTable table = table_of(4000);
+  const FlatBuffer g = random_buffer<float>(table.numel(), 4);
+  const auto run = [&](int threads) {
+    at::set_num_threads(threads);
+    FlatBuffer p = random_buffer<float>(table.numel(), 1);
+    AdamW optimizer(table, Dtype::f32, {});
+    optimizer.step(p, g, 0.01, 1.0);
+    return std::pair(std::move(p), global_norm(table, g));
+  };
+  const auto one = run(1), three = run(3);
+  at::set_num_threads(1);
+  EXPECT_TRUE(same_bytes(one.first, three.first));
+  EXPECT_EQ(one.second, three.second);
+}
+
+TEST(AdamWDeathTest, RangeMustBeCutAtBlocks) {
+  const ParamTable table = table_of();
+  EXPECT_DEATH(AdamW(table, Dtype::f32, {}, {0, 100}), "");
+}
+
+TEST(Norm, IsTheSameForEveryCut) {
+  const ParamTable table = table_of();
+  const FlatBuffer g = random_buffer<float>(table.numel(), 3);
+  const double whole = global_norm(table, g);
+  for (const std::size_t cut : {1U, 2U, 7U, 20U}) {
+    const std::int64_t at = table.blocks()[cut].begin;
+    std::vector<double> sums = block_squares(table, g, {0, at});
+    const std::vector<double> rest = block_squares(table, g, {at, table.numel()});
+    sums.insert(sums.end(), rest.begin(), rest.end());
+    EXPECT_EQ(std::sqrt(ordered_sum(sums)), whole) << cut;
+  }
+  double squares = 0;
+  for (const float x : g.as<float>()) squares += static_cast<double>(x) * static_cast<double>(x);
+  EXPECT_NEAR(whole, std::sqrt(squares), 1e-12 * whole);
+}
+
+TEST(Norm, ScaleDividesByTokensAndClips) {
+  EXPECT_DOUBLE_EQ(gradient_scale(10, 100, 1.0), 0.01);        // mean norm 0.1
+  EXPECT_DOUBLE_EQ(gradient_scale(500, 100, 1.0), 0.01 / 5);   // mean norm 5
+  EXPECT_DOUBLE_EQ(gradient_scale(500, 100, 0), 0.01);         // no clipping
+}
+
+TEST(Schedule, WarmsUpThenFollowsACosine) {
+  const Schedule schedule{.peak = 1.0, .warmup = 10, .steps = 110, .final_ratio = 0.1};
+  EXPECT_DOUBLE_EQ(schedule.at(0), 0.1);
+  EXPECT_DOUBLE_EQ(schedule.at(9), 1.0);
+  EXPECT_DOUBLE_EQ(schedule.at(10), 1.0);
+  EXPECT_NEAR(schedule.at(60), 0.55, 1e-12);
+  EXPECT_DOUBLE_EQ(schedule.at(110), 0.1);
+  EXPECT_DOUBLE_EQ(schedule.at(100000), 0.1);
+  for (std::int64_t i = 10; i < 110; ++i) EXPECT_GT(schedule.at(i), schedule.at(i + 1)) << i;
+  const Schedule only_warmup{.peak = 2.0, .warmup = 5, .steps = 5, .final_ratio = 0.0};
+  EXPECT_DOUBLE_EQ(only_warmup.at(4), 2.0);
+  EXPECT_DOUBLE_EQ(only_warmup.at(5), 0.0);
+}
+
+}  // namespace
+}  // namespace muster::train
