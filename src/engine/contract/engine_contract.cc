@@ -7,17 +7,19 @@ namespace muster::engine::contract {
 namespace {
 
 constexpr domain::AttemptId kAttempt{7};
-domain::LaunchId launch_id(int rank) { return {.attempt = kAttempt, .rank = rank, .incarnation = 1}; }
+domain::LaunchId launch_id(int rank) {
+  return {.attempt = kAttempt, .rank = rank, .incarnation = 1};
+}
 
 const domain::Observation* find(const std::vector<domain::Observation>& all, const domain::LaunchId& id) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.id == id; });
   return found == all.end() ? nullptr : &*found;
 }
 
-#define ASSERT_OK(expression)                                       \
-  do {                                                              \
-    const auto result_ = (expression);                              \
-    ASSERT_TRUE(result_.has_value()) << result_.error().message;    \
+#define ASSERT_OK(expression)                                    \
+  do {                                                           \
+    const auto result_ = (expression);                           \
+    ASSERT_TRUE(result_.has_value()) << result_.error().message; \
   } while (false)
 
 }  // namespace
@@ -50,7 +52,8 @@ TEST_P(EngineContract, AGangRunsUntilItIsStopped) {
   EXPECT_TRUE(alive(launch_id(1)));
   EXPECT_EQ(subject_->exits(launch_id(0)), 0);
   for (int rank = 0; rank < 2; ++rank) ASSERT_OK(subject_->engine().stop(launch_id(rank), Millis{60'000}));
-  EXPECT_TRUE(subject_->wait([&] { return subject_->exits(launch_id(0)) == 1 && subject_->exits(launch_id(1)) == 1; }));
+  EXPECT_TRUE(subject_->wait(
+      [&] { return subject_->exits(launch_id(0)) == 1 && subject_->exits(launch_id(1)) == 1; }));
   EXPECT_FALSE(alive(launch_id(0)));
   EXPECT_TRUE(known(launch_id(0)));  // until it is released
 }
@@ -98,7 +101,8 @@ TEST_P(EngineContract, AStubbornRunnerIsKilledAfterTheGrace) {
 TEST_P(EngineContract, AStopInTheFirstMomentIsNotLost) {
   ASSERT_OK(subject_->engine().launch(subject_->gang(kAttempt, 2, Conduct::stays)));
   for (int rank = 0; rank < 2; ++rank) ASSERT_OK(subject_->engine().stop(launch_id(rank), Millis{3'600'000}));
-  EXPECT_TRUE(subject_->wait([&] { return subject_->exits(launch_id(0)) == 1 && subject_->exits(launch_id(1)) == 1; }));
+  EXPECT_TRUE(subject_->wait(
+      [&] { return subject_->exits(launch_id(0)) == 1 && subject_->exits(launch_id(1)) == 1; }));
 }
 
 TEST_P(EngineContract, AKilledRunnerIsAnExitOfThatRankOnly) {
@@ -123,7 +127,8 @@ TEST_P(EngineContract, ARestartFindsWhatRuns) {
 
 TEST_P(EngineContract, ReleaseForgetsAndMayBeRepeated) {
   ASSERT_OK(subject_->engine().launch(subject_->gang(kAttempt, 2, Conduct::fails)));
-  ASSERT_TRUE(subject_->wait([&] { return subject_->exits(launch_id(0)) == 1 && subject_->exits(launch_id(1)) == 1; }));
+  ASSERT_TRUE(subject_->wait(
+      [&] { return subject_->exits(launch_id(0)) == 1 && subject_->exits(launch_id(1)) == 1; }));
   ASSERT_OK(subject_->engine().release(launch_id(0)));
   EXPECT_FALSE(known(launch_id(0)));
   EXPECT_TRUE(known(launch_id(1)));

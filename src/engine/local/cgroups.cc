@@ -124,9 +124,11 @@ Result<std::string> make_folder(const Place& place, const std::string& name, std
   return folder;
 }
 
-Result<void> set_limit(const std::string& group, bool unified, std::string_view controller, const domain::Node& node) {
+Result<void> set_limit(const std::string& group, bool unified, std::string_view controller,
+                       const domain::Node& node) {
   if (controller == "memory") {
-    return put(group + (unified ? "/memory.max" : "/memory.limit_in_bytes"), std::to_string(node.memory_bytes));
+    return put(group + (unified ? "/memory.max" : "/memory.limit_in_bytes"),
+               std::to_string(node.memory_bytes));
   }
   if (controller == "pids") return put(group + "/pids.max", std::to_string(kProcessesMax));
   if (unified) return put(group + "/cpu.weight", std::to_string(std::min(10'000, 100 * node.cpus)));
@@ -156,10 +158,12 @@ Cgroups Cgroups::make(const std::string& name, const std::vector<domain::Node>& 
   for (const auto& node : nodes) groups.nodes_.push_back(node.name);
   const auto places = find_places();
   for (const auto controller : kControllers) {
-    auto place = std::find_if(places.begin(), places.end(),
-                              [&](const Place& candidate) { return contains(candidate.controllers, controller); });
+    auto place = std::find_if(places.begin(), places.end(), [&](const Place& candidate) {
+      return contains(candidate.controllers, controller);
+    });
     if (place == places.end()) {
-      place = std::find_if(places.begin(), places.end(), [](const Place& candidate) { return candidate.unified; });
+      place = std::find_if(places.begin(), places.end(),
+                           [](const Place& candidate) { return candidate.unified; });
     }
     if (place == places.end()) {
       groups.missing_.push_back(what(controller) + " of nodes: no control group hierarchy has it");

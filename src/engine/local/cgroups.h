@@ -1,11 +1,12 @@
 // Limits of local nodes by control groups: memory and number of processes as hard limits, processor time as a
 // share (a node may use idle processors of others).
 //
-// Every controller is taken from the hierarchy that has it, version 1 or 2, where that is writable; one that is
-// not is named in missing(). The groups are <own group>/muster-<hash>/node-K, made once; entering one costs the
-// kernel about 7 ms on every hierarchy, which a start should not pay. Version 1 groups hold single threads and
-// children inherit them: so one thread a node enters its groups once and starts all runners of the node
-// (Launcher). Version 2 holds whole processes: there the runner enters by itself (NodePlan::cgroups).
+// Every controller is taken from the hierarchy that has it, version 1 or 2, where that is writable; one that
+// is not is named in missing(). The groups are <own group>/muster-<hash>/node-K, made once; entering one
+// costs the kernel about 7 ms on every hierarchy, which a start should not pay. Version 1 groups hold single
+// threads and children inherit them: so one thread a node enters its groups once and starts all runners of
+// the node (Launcher). Version 2 holds whole processes: there the runner enters by itself
+// (NodePlan::cgroups).
 //
 // Threads: Cgroups is immutable after make(). Launcher::run may be called by several threads.
 #pragma once
@@ -53,7 +54,7 @@ class Launcher {
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
   void run(const std::function<void()>& work);  // returns when it is done
-  std::string refused();  // why a group could not be entered; empty: all are
+  std::string refused();                        // why a group could not be entered; empty: all are
 
  private:
   void loop(const std::vector<std::string>& groups);

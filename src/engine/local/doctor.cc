@@ -10,7 +10,8 @@ namespace muster::engine::local {
 namespace {
 
 Check namespaces(const Machine& machine) {
-  if (machine.isolated) return {.name = "namespaces", .message = "nodes are isolated: muster/host images can run"};
+  if (machine.isolated)
+    return {.name = "namespaces", .message = "nodes are isolated: muster/host images can run"};
   return {.name = "namespaces",
           .state = Check::State::warn,
           .message = machine.refusal + ": only muster/train and muster/data run",
@@ -21,7 +22,8 @@ Check nodes(const Machine& machine) {
   const auto& node = machine.inventory.nodes.front();
   return {.name = "nodes",
           .message = std::to_string(machine.inventory.nodes.size()) + " with " + std::to_string(node.cpus) +
-                     (node.cpus == 1 ? " CPU and " : " CPUs and ") + format_bytes(node.memory_bytes) + " each"};
+                     (node.cpus == 1 ? " CPU and " : " CPUs and ") + format_bytes(node.memory_bytes) +
+                     " each"};
 }
 
 // The part of a line before its first colon names what is missing; the rest says why.
@@ -30,7 +32,11 @@ Check missing(const std::string& line) {
   Check check{.name = line.substr(0, colon), .state = Check::State::warn};
   check.message = colon == std::string::npos ? "not in force" : line.substr(colon + 2);
   if (check.name == "an unprivileged user for jobs") {
-    check.remedy = "useradd --system muster, and programs in a folder that others may enter, or [local] user = NAME";
+    check.remedy =
+        "useradd --system muster, and programs in a folder that others may enter, or [local] user = NAME";
+  } else if (check.name == "built-in programs for jobs") {
+    check.remedy =
+        "put the programs and their libraries where others may read them, or name another [local] user";
   } else if (check.name == "network") {
     check.state = Check::State::ok;
   } else if (check.name.find("of nodes") != std::string::npos) {

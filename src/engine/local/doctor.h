@@ -10,7 +10,7 @@ namespace muster::engine::local {
 
 struct Check {
   enum class State { ok, warn, fail };
-  std::string name;     // "namespaces"
+  std::string name;  // "namespaces"
   State state = State::ok;
   std::string message;  // what was found
   std::string remedy;   // what to do about it; empty when ok

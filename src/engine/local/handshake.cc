@@ -13,7 +13,8 @@ std::string encode(const NodeReport& report) {
   return json::dump(json::Object{{"error", report.error},
                                  {"remedy", report.remedy},
                                  {"in_force", json::from_string_list(report.in_force)},
-                                 {"missing", json::from_string_list(report.missing)}});
+                                 {"missing", json::from_string_list(report.missing)},
+                                 {"not_startable", report.not_startable}});
 }
 
 Result<NodeReport> decode_node_report(std::string_view text) {
@@ -21,9 +22,11 @@ Result<NodeReport> decode_node_report(std::string_view text) {
   NodeReport report;
   MUSTER_TRY(report.error, json::get_string(object, "error"));
   MUSTER_TRY(report.remedy, json::get_string(object, "remedy"));
+  MUSTER_TRY(report.not_startable, json::get_string(object, "not_startable"));
   const auto* in_force = json::opt_array(object, "in_force");
   const auto* missing = json::opt_array(object, "missing");
-  if (in_force == nullptr || missing == nullptr) return fail(ErrorCode::corrupt, "a node report without its lists");
+  if (in_force == nullptr || missing == nullptr)
+    return fail(ErrorCode::corrupt, "a node report without its lists");
   report.in_force = json::string_list(*in_force);
   report.missing = json::string_list(*missing);
   return report;

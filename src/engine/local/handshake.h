@@ -1,8 +1,8 @@
 // How the engine hands a new runner its lock and hears that the node is made.
 //
-// The engine spawns the runner with MUSTER_NODE_FDS=1: then descriptor 3 holds the folder's lock and 4 is a pipe
-// on which one NodeReport is written, after which it is closed. Without it (a runner started by hand or by
-// another engine) the runner takes the lock itself and nobody listens.
+// The engine spawns the runner with MUSTER_NODE_FDS=1: then descriptor 3 holds the folder's lock and 4 is a
+// pipe on which one NodeReport is written, after which it is closed. Without it (a runner started by hand or
+// by another engine) the runner takes the lock itself and nobody listens.
 #pragma once
 
 #include <string>
@@ -24,16 +24,17 @@ struct NodeReport {
   std::string remedy;                 // what would change that
   std::vector<std::string> in_force;  // "pid namespace", ...
   std::vector<std::string> missing;   // and why
+  std::string not_startable;          // probe: what the job's user cannot start, and why
 };
 std::string encode(const NodeReport& report);
 Result<NodeReport> decode_node_report(std::string_view json);
 
 class Handshake {
  public:
-  static Handshake from_environment();          // and takes the variable out of it
+  static Handshake from_environment();               // and takes the variable out of it
   Result<UniqueFd> lock(const std::string& folder);  // inherited, else taken now
-  void send(const NodeReport& report);          // once; closes the pipe
-  void drop() { report_.reset(); }              // the outer process: the inner one reports
+  void send(const NodeReport& report);               // once; closes the pipe
+  void drop() { report_.reset(); }                   // the outer process: the inner one reports
 
  private:
   UniqueFd lock_;

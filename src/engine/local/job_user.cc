@@ -17,7 +17,7 @@ namespace {
 // What a command that runs as root keeps: changing owners and users of files and processes that are its own
 // business. Not among them: mounts (it could uncover the data directory), tracing (the runner holds its
 // credential), modules, raw devices, the clock.
-constexpr unsigned kKept[] = {CAP_CHOWN,  CAP_DAC_OVERRIDE, CAP_FOWNER,           CAP_FSETID, CAP_KILL,
+constexpr unsigned kKept[] = {CAP_CHOWN,  CAP_DAC_OVERRIDE, CAP_FOWNER,           CAP_FSETID,  CAP_KILL,
                               CAP_SETGID, CAP_SETUID,       CAP_NET_BIND_SERVICE, CAP_SYS_NICE};
 
 bool is_kept(unsigned capability) noexcept {

@@ -24,8 +24,8 @@ namespace muster::engine::local {
 
 namespace {
 
-constexpr Millis kNodeMax{10'000};    // for making a node
-constexpr Millis kSettleMax{5'000};   // how long release() waits
+constexpr Millis kNodeMax{10'000};   // for making a node
+constexpr Millis kSettleMax{5'000};  // how long release() waits
 
 // One rank between its folder and its report.
 struct Starting {
@@ -84,7 +84,8 @@ class LocalEngine::Impl {
   Result<std::vector<domain::Host>> hosts_of(const domain::GangLaunch& gang) const;
   domain::NodeLaunch complete(const domain::NodeLaunch& launch, const std::vector<domain::Host>& hosts) const;
   std::string notice(const domain::NodeLaunch& launch, const domain::Node& node) const;
-  Result<void> fill_folder(const std::string& folder, const domain::NodeLaunch& launch, const std::string& token) const;
+  Result<void> fill_folder(const std::string& folder, const domain::NodeLaunch& launch,
+                           const std::string& token) const;
   Result<std::optional<Starting>> start(const domain::NodeLaunch& launch, const std::string& token);
   Result<void> await(const std::vector<Starting>& started) const;
   static void undo(const std::vector<Starting>& started);
@@ -98,23 +99,27 @@ class LocalEngine::Impl {
 
 Result<const domain::Node*> LocalEngine::Impl::find_node(const std::string& name) const {
   const auto& nodes = machine_.inventory.nodes;
-  const auto found = std::find_if(nodes.begin(), nodes.end(), [&](const auto& node) { return node.name == name; });
+  const auto found =
+      std::find_if(nodes.begin(), nodes.end(), [&](const auto& node) { return node.name == name; });
   if (found != nodes.end()) return &*found;
-  return fail(ErrorCode::invalid_argument, "there is no node '" + name + "': this engine has " + nodes.front().name +
-                                               " to " + nodes.back().name);
+  return fail(ErrorCode::invalid_argument, "there is no node '" + name + "': this engine has " +
+                                               nodes.front().name + " to " + nodes.back().name);
 }
 
 Result<void> LocalEngine::Impl::check(const domain::GangLaunch& gang) const {
   if (gang.nodes.empty() || gang.nodes.size() != gang.runner_tokens.size()) {
-    return fail(ErrorCode::invalid_argument, "a gang of " + std::to_string(gang.nodes.size()) + " ranks with " +
-                                                 std::to_string(gang.runner_tokens.size()) + " runner tokens");
+    return fail(ErrorCode::invalid_argument, "a gang of " + std::to_string(gang.nodes.size()) +
+                                                 " ranks with " + std::to_string(gang.runner_tokens.size()) +
+                                                 " runner tokens");
   }
   for (const auto& launch : gang.nodes) {
     MUSTER_CHECK(find_node(launch.node));
     if (machine_.isolated || launch.workload.program != "host") continue;
     return fail(ErrorCode::failed_precondition,
-                "image '" + launch.workload.image + "' runs a program of its own, for which this machine's namespaces "
-                "are needed: " + machine_.refusal + ". Only muster/train and muster/data run here");
+                "image '" + launch.workload.image +
+                    "' runs a program of its own, for which this machine's namespaces "
+                    "are needed: " +
+                    machine_.refusal + ". Only muster/train and muster/data run here");
   }
   return {};
 }
@@ -133,7 +138,8 @@ std::string LocalEngine::Impl::notice(const domain::NodeLaunch& launch, const do
   if (!launch.workload.instance_type.empty()) {
     if (!text.empty()) text += ' ';
     text += launch.workload.instance_type + " is rehearsed on local node " + node.name + ": " +
-            std::to_string(node.cpus) + (node.cpus == 1 ? " CPU, " : " CPUs, ") + format_bytes(node.memory_bytes) + ".";
+            std::to_string(node.cpus) + (node.cpus == 1 ? " CPU, " : " CPUs, ") +
+            format_bytes(node.memory_bytes) + ".";
   }
   return text;
 }
@@ -167,7 +173,8 @@ Result<void> LocalEngine::Impl::fill_folder(const std::string& folder, const dom
 }
 
 // nullopt: it runs already, or has run.
-Result<std::optional<Starting>> LocalEngine::Impl::start(const domain::NodeLaunch& launch, const std::string& token) {
+Result<std::optional<Starting>> LocalEngine::Impl::start(const domain::NodeLaunch& launch,
+                                                         const std::string& token) {
   if (watcher_.knows(launch.id)) return std::nullopt;
   const auto folder = run_directory_ + "/" + to_string(launch.id);
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return fail_errno("mkdir " + folder);
@@ -193,7 +200,8 @@ Result<void> LocalEngine::Impl::await(const std::vector<Starting>& started) cons
   for (const auto& rank : started) {
     MUSTER_TRY(const auto report, await_report(rank.runner, rank.folder, kNodeMax));
     if (report.error.empty()) continue;
-    return fail(ErrorCode::unavailable, "the node of " + to_string(rank.id) + " could not be made: " + report.error +
+    return fail(ErrorCode::unavailable, "the node of " + to_string(rank.id) +
+                                            " could not be made: " + report.error +
                                             (report.remedy.empty() ? "" : ". Try: " + report.remedy));
   }
   return {};
@@ -255,10 +263,20 @@ LocalEngine::~LocalEngine() = default;
 void LocalEngine::on_exit(std::function<void(const ports::NodeExit&)> handler) {
   impl_->watcher().start(std::move(handler));
 }
-Result<domain::Inventory> LocalEngine::inventory() { return impl_->inventory(); }
-Result<void> LocalEngine::launch(const domain::GangLaunch& gang) { return impl_->launch(gang); }
-Result<void> LocalEngine::stop(const domain::LaunchId& id, Millis grace) { return impl_->watcher().stop(id, grace); }
-Result<void> LocalEngine::release(const domain::LaunchId& id) { return impl_->release(id); }
-Result<std::vector<domain::Observation>> LocalEngine::observe() { return impl_->watcher().observe(); }
+Result<domain::Inventory> LocalEngine::inventory() {
+  return impl_->inventory();
+}
+Result<void> LocalEngine::launch(const domain::GangLaunch& gang) {
+  return impl_->launch(gang);
+}
+Result<void> LocalEngine::stop(const domain::LaunchId& id, Millis grace) {
+  return impl_->watcher().stop(id, grace);
+}
+Result<void> LocalEngine::release(const domain::LaunchId& id) {
+  return impl_->release(id);
+}
+Result<std::vector<domain::Observation>> LocalEngine::observe() {
+  return impl_->watcher().observe();
+}
 
 }  // namespace muster::engine::local

@@ -1,13 +1,13 @@
 // The local engine: this machine, cut into virtual nodes node-1 .. node-N with addresses 127.77.0.1 .. N.
 //
-// Every rank is one process `muster-runner node run/<launch id>` that outlives musterd; all it needs is in that
-// folder (run_folder.h), so that an engine made later on the same data directory finds every runner again. The
-// engine keeps nothing that it could not read from there. A thread of its own waits on the pidfds of all
-// runners, without polling; the exit handler is called from it.
+// Every rank is one process `muster-runner node run/<launch id>` that outlives musterd; all it needs is in
+// that folder (run_folder.h), so that an engine made later on the same data directory finds every runner
+// again. The engine keeps nothing that it could not read from there. A thread of its own waits on the pidfds
+// of all runners, without polling; the exit handler is called from it.
 //
 // In NodeLaunch, `interface` is "lo", `address` the node's, and credentials_uri is
-// "http://<address>:0/credentials": the runner listens on a free port of that address and gives the job the URI
-// with the port it got.
+// "http://<address>:0/credentials": the runner listens on a free port of that address and gives the job the
+// URI with the port it got.
 //
 // Threads: all functions may be called by several threads at once. launch() takes a few milliseconds.
 #pragma once
@@ -29,8 +29,8 @@ struct Options {
   // `[local] user`: whom jobs run as when musterd is root. Empty: "muster" if there is such a user, else
   // "nobody", if they can reach the programs; else root with few capabilities.
   std::string user;
-  bool namespaces = true;      // false: as if the machine refused them
-  Millis drain_max{60'000};    // how long a dead runner's spool may take to be shipped
+  bool namespaces = true;    // false: as if the machine refused them
+  Millis drain_max{60'000};  // how long a dead runner's spool may take to be shipped
 };
 
 class LocalEngine final : public ports::Engine {

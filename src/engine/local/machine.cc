@@ -27,8 +27,8 @@ int processors() {
 
 Result<void> check_options(Options& options) {
   if (options.nodes < 1 || options.nodes > kNodesMax) {
-    return fail(ErrorCode::invalid_argument, "nodes is " + std::to_string(options.nodes) + ", and may be 1 to " +
-                                                 std::to_string(kNodesMax));
+    return fail(ErrorCode::invalid_argument, "nodes is " + std::to_string(options.nodes) +
+                                                 ", and may be 1 to " + std::to_string(kNodesMax));
   }
   if (::access(options.runner_program.c_str(), X_OK) != 0) {
     return fail_errno("the runner program " + options.runner_program + " cannot be started");
@@ -42,11 +42,21 @@ Result<void> check_options(Options& options) {
   MUSTER_CHECK(real(options.data_directory));
   MUSTER_CHECK(real(options.runner_program));
   if (options.runner_program.starts_with(options.data_directory + "/")) {
-    return fail(ErrorCode::invalid_argument,
-                "the programs are in the data directory (" + options.runner_program +
-                    "), which jobs must not see: choose another data directory");
+    return fail(ErrorCode::invalid_argument, "the programs are in the data directory (" +
+                                                 options.runner_program +
+                                                 "), which jobs must not see: choose another data directory");
   }
   return make_directories(options.data_directory + "/run", 0700);
+}
+
+// The built-in programs that stand beside the runner.
+std::vector<std::string> programs_in(const std::string& folder) {
+  std::vector<std::string> found;
+  for (const auto* name : {"muster-train", "muster-data"}) {
+    auto path = folder + "/" + name;
+    if (::access(path.c_str(), X_OK) == 0) found.push_back(std::move(path));
+  }
+  return found;
 }
 
 void append(std::vector<std::string>& to, const std::vector<std::string>& from) {
@@ -58,7 +68,8 @@ void append(std::vector<std::string>& to, const std::vector<std::string>& from) 
 std::vector<domain::Node> cut_machine(int count) {
   const int cpus = std::max(1, processors() / count);
   const auto pages = static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PHYS_PAGES)));
-  const auto memory = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) / static_cast<std::uint64_t>(count);
+  const auto memory =
+      pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) / static_cast<std::uint64_t>(count);
   std::vector<domain::Node> nodes;
   for (int k = 1; k <= count; ++k) {
     nodes.push_back({.name = "node-" + std::to_string(k),
@@ -90,8 +101,17 @@ Result<Machine> survey(Options& options, const std::string& cgroups) {
   plan.isolate = options.namespaces;
   plan.data_directory = options.data_directory;
   plan.user = choice.user;
+  if (choice.user.change) plan.trials = programs_in(programs);
   plan.cgroups = machine.cgroups.process_groups(inventory.nodes.front().name);
   MUSTER_TRY(auto report, probe(options.runner_program, run_directory, plan));
+  if (!report.not_startable.empty()) {
+    const auto why = "user " + choice.user.name + " cannot start " + report.not_startable;
+    if (options.user.empty()) {
+      choice = as_root(why);
+    } else {
+      choice.missing = "built-in programs for jobs: " + why;
+    }
+  }
   machine.isolated = options.namespaces && report.error.empty();
   if (!machine.isolated) {
     machine.refusal = options.namespaces ? report.error : "they are switched off by an option";

@@ -21,8 +21,8 @@ struct Machine {
   std::string remedy;
 };
 
-// Checks the options (and makes their paths canonical), makes run/ and the cgroups named `cgroups`, and tries a
-// node out.
+// Checks the options (and makes their paths canonical), makes run/ and the cgroups named `cgroups`, and tries
+// a node out.
 Result<Machine> survey(Options& options, const std::string& cgroups);
 
 // The name of the engine's cgroups: one a data directory.

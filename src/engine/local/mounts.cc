@@ -18,7 +18,9 @@ namespace {
 constexpr const char* kOpt = "/opt";
 
 // A path that leads through a descriptor: to what was there before it was covered.
-std::string through(int fd, const std::string& name) { return "/proc/self/fd/" + std::to_string(fd) + "/" + name; }
+std::string through(int fd, const std::string& name) {
+  return "/proc/self/fd/" + std::to_string(fd) + "/" + name;
+}
 
 Result<void> bind_mount(const std::string& source, const std::string& target) {
   // Recursive: in a user namespace a bind that would leave submounts behind is refused.
@@ -100,13 +102,17 @@ Result<void> mount_opt(int folder, std::vector<std::string>& left_out) {
   return own_folder(folder, "home");
 }
 
-Result<void> mount_hosts(int folder) { return bind_mount(through(folder, "hosts"), "/etc/hosts"); }
+Result<void> mount_hosts(int folder) {
+  return bind_mount(through(folder, "hosts"), "/etc/hosts");
+}
 
 Result<void> cover(const std::string& path) {
   for (const auto* never : {"", "/", "/opt", "/proc", "/dev"}) {
-    if (path == never) return fail(ErrorCode::invalid_argument, "the data directory cannot be '" + path + "'");
+    if (path == never)
+      return fail(ErrorCode::invalid_argument, "the data directory cannot be '" + path + "'");
   }
-  if (::mount("tmpfs", path.c_str(), "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,mode=0555") == 0) {
+  if (::mount("tmpfs", path.c_str(), "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC,
+              "size=4k,mode=0555") == 0) {
     return {};
   }
   return fail_errno("mount tmpfs over " + path);

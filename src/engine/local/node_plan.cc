@@ -4,19 +4,21 @@
 namespace muster::engine::local {
 
 std::string encode(const NodePlan& plan) {
-  json::Object user{{"change", plan.user.change}, {"uid", plan.user.uid}, {"gid", plan.user.gid},
-                    {"name", plan.user.name}, {"home", plan.user.home}};
+  json::Object user{{"change", plan.user.change},
+                    {"uid", plan.user.uid},
+                    {"gid", plan.user.gid},
+                    {"name", plan.user.name},
+                    {"home", plan.user.home}};
   json::Array groups;
   for (const auto group : plan.user.groups) groups.emplace_back(group);
   user["groups"] = std::move(groups);
-  json::Array cgroups;
-  for (const auto& path : plan.cgroups) cgroups.emplace_back(path);
   return json::dump(json::Object{{"probe", plan.probe},
                                  {"isolate", plan.isolate},
                                  {"data_directory", plan.data_directory},
                                  {"host_name", plan.host_name},
                                  {"user", std::move(user)},
-                                 {"cgroups", std::move(cgroups)}});
+                                 {"cgroups", json::from_string_list(plan.cgroups)},
+                                 {"trials", json::from_string_list(plan.trials)}});
 }
 
 namespace {
@@ -62,6 +64,7 @@ Result<NodePlan> decode_node_plan(std::string_view text) {
   const auto* cgroups = json::opt_array(object, "cgroups");
   if (cgroups == nullptr) return fail(ErrorCode::corrupt, "cgroups must be a list of paths");
   plan.cgroups = json::string_list(*cgroups);
+  if (const auto* trials = json::opt_array(object, "trials")) plan.trials = json::string_list(*trials);
   return plan;
 }
 

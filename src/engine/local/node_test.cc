@@ -1,5 +1,5 @@
-// What a job sees and can do inside a node, and what is left of it afterwards. As root and, in a second process,
-// as a normal user.
+// What a job sees and can do inside a node, and what is left of it afterwards. As root and, in a second
+// process, as a normal user.
 #include <fcntl.h>
 #include <grp.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,9 @@ namespace muster::engine::local {
 namespace {
 
 constexpr domain::AttemptId kAttempt{1};
-domain::LaunchId launch_id(int rank) { return {.attempt = kAttempt, .rank = rank, .incarnation = 1}; }
+domain::LaunchId launch_id(int rank) {
+  return {.attempt = kAttempt, .rank = rank, .incarnation = 1};
+}
 
 #define ASSERT_OK(expression)                                    \
   do {                                                           \
@@ -43,7 +45,8 @@ Said run(LocalWorld& world, const std::string& script, std::uint64_t attempt = 1
 
 std::set<std::string> names(const std::string& path) {
   std::set<std::string> out;
-  for (const auto& entry : std::filesystem::directory_iterator(path)) out.insert(entry.path().filename().string());
+  for (const auto& entry : std::filesystem::directory_iterator(path))
+    out.insert(entry.path().filename().string());
   return out;
 }
 
@@ -51,7 +54,9 @@ bool is_free(const std::string& path) {
   const auto fd = open_file(path, O_RDWR);
   return fd && ::flock(fd->get(), LOCK_EX | LOCK_NB) == 0;
 }
-bool is_held(const std::string& path) { return ::access(path.c_str(), F_OK) == 0 && !is_free(path); }
+bool is_held(const std::string& path) {
+  return ::access(path.c_str(), F_OK) == 0 && !is_free(path);
+}
 
 // Data directories hold more than run/: keys, another job's folder.
 void plant_secrets(const LocalWorld& world) {
@@ -63,8 +68,10 @@ void plant_secrets(const LocalWorld& world) {
 
 TEST(Node, HasItsOwnNameHostsAndFolders) {
   LocalWorld world;
-  const auto said = run(world, "hostname; getent hosts algo-1; pwd; echo $HOME; touch $HOME/x /opt/ml/y && echo writable; "
-                               "stat -c %U /opt/ml/out; ls /proc | grep -c '^[0-9]'");
+  const auto said =
+      run(world,
+          "hostname; getent hosts algo-1; pwd; echo $HOME; touch $HOME/x /opt/ml/y && echo writable; "
+          "stat -c %U /opt/ml/out; ls /proc | grep -c '^[0-9]'");
   EXPECT_EQ(said.exit, "runner ended with code 0");
   EXPECT_NE(said.out.find("algo-1\n127.77.0.1"), std::string::npos) << said.out;
   EXPECT_NE(said.out.find("writable"), std::string::npos) << said.out;
@@ -96,13 +103,25 @@ TEST(Node, AJobCannotReadTheServicesKeys) {
   plant_secrets(world);
   const auto data = world.data();
   const auto token = world.folder(launch_id(0)) + "/token";
-  const auto said = run(world, "cat " + data + "/keys/master; cat " + token + "; ls -A " + data + " | wc -l; "
-                               "umount " + data + "; umount -l " + data + "; cat " + data + "/keys/master; "
-                               "cat /proc/1/root" + data + "/keys/master; cat /proc/1/fd/*/token; cat /proc/1/environ; "
-                               "unshare -rm sh -c 'umount " + data + "; cat " + data + "/keys/master'; "
-                               "unshare -m sh -c 'umount " + data + "; cat " + data + "/keys/master'; "
-                               "mkdir /opt/ml/m; mount --bind / /opt/ml/m; cat /opt/ml/m" + data + "/keys/master; "
-                               "unshare -rm sh -c 'mount --bind / /opt/ml/m; cat /opt/ml/m" + data + "/keys/master'; echo end");
+  const auto said = run(world, "cat " + data + "/keys/master; cat " + token + "; ls -A " + data +
+                                   " | wc -l; "
+                                   "umount " +
+                                   data + "; umount -l " + data + "; cat " + data +
+                                   "/keys/master; "
+                                   "cat /proc/1/root" +
+                                   data +
+                                   "/keys/master; cat /proc/1/fd/*/token; cat /proc/1/environ; "
+                                   "unshare -rm sh -c 'umount " +
+                                   data + "; cat " + data +
+                                   "/keys/master'; "
+                                   "unshare -m sh -c 'umount " +
+                                   data + "; cat " + data +
+                                   "/keys/master'; "
+                                   "mkdir /opt/ml/m; mount --bind / /opt/ml/m; cat /opt/ml/m" +
+                                   data +
+                                   "/keys/master; "
+                                   "unshare -rm sh -c 'mount --bind / /opt/ml/m; cat /opt/ml/m" +
+                                   data + "/keys/master'; echo end");
   EXPECT_EQ(said.exit, "runner ended with code 0");
   EXPECT_EQ(said.out.find("the-key-of-the-house"), std::string::npos) << said.out;
   EXPECT_EQ(said.out.find("secret-of-rank-0"), std::string::npos) << said.out;
@@ -115,9 +134,11 @@ TEST(Node, AJobThatRunsAsRootCannotUncoverThemEither) {
   LocalWorld world(true, "root");
   plant_secrets(world);
   const auto data = world.data();
-  const auto said = run(world, "id -u; umount " + data + "; cat " + data + "/keys/master; cat /proc/1/root" + data +
-                               "/keys/master; unshare -m sh -c 'umount " + data + "; cat " + data + "/keys/master'; "
-                               "nsenter -t 1 -m cat " + data + "/keys/master; echo end");
+  const auto said = run(world, "id -u; umount " + data + "; cat " + data + "/keys/master; cat /proc/1/root" +
+                                   data + "/keys/master; unshare -m sh -c 'umount " + data + "; cat " + data +
+                                   "/keys/master'; "
+                                   "nsenter -t 1 -m cat " +
+                                   data + "/keys/master; echo end");
   EXPECT_TRUE(said.out.starts_with("0\n")) << said.out;
   EXPECT_EQ(said.out.find("the-key-of-the-house"), std::string::npos) << said.out;
 }
@@ -125,12 +146,43 @@ TEST(Node, AJobThatRunsAsRootCannotUncoverThemEither) {
 TEST(Node, JobsOfRootRunAsAnotherUser) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root may change users";
   LocalWorld world(true, "nobody");
-  const auto said = run(world, "id -u; id -G; grep CapEff /proc/self/status; touch /etc/muster-was-here; "
-                               "echo x > /opt/ml/mine; stat -c %U /opt/ml/mine");
+  const auto said = run(world,
+                        "id -u; id -G; grep CapEff /proc/self/status; touch /etc/muster-was-here; "
+                        "echo x > /opt/ml/mine; stat -c %U /opt/ml/mine");
   EXPECT_TRUE(said.out.starts_with("65534\n65534\n")) << said.out;
   EXPECT_NE(said.out.find("CapEff:\t0000000000000000"), std::string::npos) << said.out;
   EXPECT_NE(said.out.find("nobody"), std::string::npos) << said.out;
   EXPECT_NE(::access("/etc/muster-was-here", F_OK), 0);
+}
+
+// Programs of root in a folder of root, as in a clone below /root: nobody cannot start them.
+TEST(Node, JobsOfRootRunAsRootWhereNobodyCannotReachThePrograms) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root may change users";
+  TempDir closed;
+  const auto look = [&](mode_t mode) {
+    EXPECT_EQ(::chmod(closed.path().c_str(), mode), 0);
+    Options options{.data_directory = closed / "data", .runner_program = closed / "muster-runner"};
+    const auto engine = LocalEngine::create(options);
+    EXPECT_TRUE(engine.has_value()) << engine.error().message;
+    return engine ? join((*engine)->inventory()->not_isolated, "\n") : "";
+  };
+  namespace fs = std::filesystem;
+  fs::copy_file(MUSTER_TEST_RUNNER, closed / "muster-runner");
+  EXPECT_NE(look(0700).find(closed.path() + " is closed to others"), std::string::npos);
+  EXPECT_EQ(look(0755).find("unprivileged user"), std::string::npos);
+  // The program can be reached, what it is made of cannot.
+  fs::copy_file("/bin/ls", closed / "muster-train");
+  EXPECT_EQ(look(0755).find("unprivileged user"), std::string::npos);
+  ASSERT_EQ(::chmod((closed / "muster-train").c_str(), 0700), 0);
+  EXPECT_NE(look(0755).find("cannot start " + (closed / "muster-train")), std::string::npos);
+}
+
+TEST(Node, IsInTheControlGroupsThatAreInForce) {
+  LocalWorld world;
+  const auto in_force = join(world.engine().inventory()->isolation, "\n");
+  const auto said = run(world, "cat /proc/self/cgroup");
+  const bool limited = in_force.find("memory limit") != std::string::npos;
+  EXPECT_EQ(said.out.find("/node-1") != std::string::npos, limited) << in_force << said.out;
 }
 
 TEST(Node, ProcessesThatFledDieWithTheRunner) {

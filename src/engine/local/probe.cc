@@ -29,7 +29,8 @@ std::string hosts_file(const std::vector<std::string>& names) {
   const auto machine = read_file("/etc/hosts", 1 << 20).value_or("127.0.0.1 localhost\n");
   for (const auto line : split(machine, '\n')) {
     const auto text = line.substr(0, line.find('#'));
-    if (text.find("algo-") == std::string_view::npos && !trim(text).empty()) out += std::string(trim(text)) + "\n";
+    if (text.find("algo-") == std::string_view::npos && !trim(text).empty())
+      out += std::string(trim(text)) + "\n";
   }
   for (const auto& name : names) out += name + "\n";
   return out;

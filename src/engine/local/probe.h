@@ -10,8 +10,8 @@
 
 namespace muster::engine::local {
 
-// `plan` is completed (probe, host name). A machine that refuses namespaces answers a report with an error; an
-// error means that the runner program could not be started or is not one.
+// `plan` is completed (probe, host name). A machine that refuses namespaces answers a report with an error;
+// an error means that the runner program could not be started or is not one.
 Result<NodeReport> probe(const std::string& runner_program, const std::string& run_directory, NodePlan plan);
 
 // Makes the files of a node's folder that enter_node() needs, but launch.json and token.

@@ -43,7 +43,8 @@ Result<UniqueFd> open_process(const ProcessRef& process) {
   }
   // Looked at after the descriptor pins the number: if the start time fits, it is that process.
   MUSTER_TRY(const auto now, process_ref(process.pid));
-  if (now != process) return fail(ErrorCode::not_found, "process " + std::to_string(process.pid) + " is another one now");
+  if (now != process)
+    return fail(ErrorCode::not_found, "process " + std::to_string(process.pid) + " is another one now");
   return fd;
 }
 
@@ -60,7 +61,8 @@ Result<void> put_file(const std::string& path, std::string_view data, mode_t mod
 }
 
 Result<void> write_pid(const std::string& folder, const ProcessRef& process) {
-  return put_file(folder + "/pid", std::to_string(process.pid) + " " + std::to_string(process.start) + "\n", 0600);
+  return put_file(folder + "/pid", std::to_string(process.pid) + " " + std::to_string(process.start) + "\n",
+                  0600);
 }
 
 std::optional<ProcessRef> read_pid(const std::string& folder) {
@@ -77,7 +79,8 @@ std::optional<ProcessRef> read_pid(const std::string& folder) {
 Result<UniqueFd> take_lock(const std::string& folder) {
   MUSTER_TRY(auto fd, open_file(folder + "/lock", O_RDWR | O_CREAT | O_NOFOLLOW, 0600));
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
-  if (errno == EWOULDBLOCK) return fail(ErrorCode::failed_precondition, folder + " belongs to a living runner");
+  if (errno == EWOULDBLOCK)
+    return fail(ErrorCode::failed_precondition, folder + " belongs to a living runner");
   return fail_errno("flock " + folder + "/lock");
 }
 
@@ -130,7 +133,8 @@ struct Victim {
 };
 
 Result<void> send_signal(const Victim& victim, int signal) {
-  if (::syscall(SYS_pidfd_send_signal, victim.process.get(), signal, nullptr, 0) == 0 || errno == ESRCH) return {};
+  if (::syscall(SYS_pidfd_send_signal, victim.process.get(), signal, nullptr, 0) == 0 || errno == ESRCH)
+    return {};
   return fail_errno("cannot signal the runner of " + victim.folder);
 }
 
@@ -140,8 +144,10 @@ void wait_gone(std::vector<Victim>& victims, SteadyClock::time_point until) {
     const auto left = std::chrono::ceil<Millis>(until - SteadyClock::now()).count();
     if (left <= 0) return;
     std::vector<pollfd> fds;
-    for (const auto& victim : victims) fds.push_back({.fd = victim.process.get(), .events = POLLIN, .revents = 0});
-    if (::poll(fds.data(), fds.size(), static_cast<int>(std::min<std::int64_t>(left, 60'000))) < 0 && errno != EINTR) {
+    for (const auto& victim : victims)
+      fds.push_back({.fd = victim.process.get(), .events = POLLIN, .revents = 0});
+    if (::poll(fds.data(), fds.size(), static_cast<int>(std::min<std::int64_t>(left, 60'000))) < 0 &&
+        errno != EINTR) {
       return;
     }
     for (std::size_t i = victims.size(); i-- > 0;) {
@@ -150,8 +156,8 @@ void wait_gone(std::vector<Victim>& victims, SteadyClock::time_point until) {
   }
 }
 
-// The process behind a held lock. A runner writes its number a moment after it got the lock; nullopt: too late,
-// or it cannot be found.
+// The process behind a held lock. A runner writes its number a moment after it got the lock; nullopt: too
+// late, or it cannot be found.
 std::optional<Victim> find_runner(const std::string& folder) {
   for (int attempt = 0; attempt < 100 && is_locked(folder); ++attempt) {
     const auto ref = read_pid(folder);
@@ -163,8 +169,8 @@ std::optional<Victim> find_runner(const std::string& folder) {
   return std::nullopt;
 }
 
-// The lock goes last, with the last process of the node. A living musterd takes it again to ship the spool: then
-// another process is registered.
+// The lock goes last, with the last process of the node. A living musterd takes it again to ship the spool:
+// then another process is registered.
 bool is_taken_apart(const std::string& folder, const std::optional<ProcessRef>& runner) {
   return !is_locked(folder) || (runner && read_pid(folder) != runner);
 }

@@ -31,15 +31,16 @@
 
 namespace muster::engine::local {
 
-// How enter_node() makes the node. Also decides what is reported: a probe makes a node, says what is in force,
-// and ends.
+// How enter_node() makes the node. Also decides what is reported: a probe makes a node, says what is in
+// force, and ends.
 struct NodePlan {
   bool probe = false;
   bool isolate = true;
-  std::string data_directory;        // to be covered, absolute
-  std::string host_name;             // algo-2
+  std::string data_directory;  // to be covered, absolute
+  std::string host_name;       // algo-2
   JobUser user;
   std::vector<std::string> cgroups;  // cgroup folders to join
+  std::vector<std::string> trials;   // probe: programs that `user` must be able to start
 };
 std::string encode(const NodePlan& plan);
 Result<NodePlan> decode_node_plan(std::string_view json);
@@ -50,7 +51,7 @@ struct ProcessRef {
   std::uint64_t start = 0;
   auto operator<=>(const ProcessRef&) const = default;
 };
-Result<ProcessRef> process_ref(pid_t pid);               // not_found when there is none
+Result<ProcessRef> process_ref(pid_t pid);                 // not_found when there is none
 Result<UniqueFd> open_process(const ProcessRef& process);  // pidfd; not_found when gone or reused
 
 // Writes a small file by rename, without fsync: run folders need not survive a crash of the machine.
@@ -73,8 +74,8 @@ std::vector<domain::LaunchId> list_launches(const std::string& run_directory);
 // success.
 Result<void> remove_tree(const std::string& path);
 
-// Ends every runner below run_directory: SIGTERM, SIGKILL after `grace`, then waits until all are gone (at most
-// 5 s more). Returns how many there were. For `muster down --now`; needs no musterd.
+// Ends every runner below run_directory: SIGTERM, SIGKILL after `grace`, then waits until all are gone (at
+// most 5 s more). Returns how many there were. For `muster down --now`; needs no musterd.
 Result<int> kill_all(const std::string& run_directory, Millis grace);
 
 }  // namespace muster::engine::local

@@ -63,20 +63,28 @@ TEST(NodePlan, RoundTrips) {
   NodePlan plan;
   plan.data_directory = "/var/lib/a \"b\"";
   plan.host_name = "algo-3";
-  plan.user = {.change = true, .uid = 65534, .gid = 12, .groups = {12, 4000000000U}, .name = "nobody", .home = "/x"};
+  plan.user = {
+      .change = true, .uid = 65534, .gid = 12, .groups = {12, 4000000000U}, .name = "nobody", .home = "/x"};
   plan.cgroups = {"/sys/fs/cgroup/a", "/sys/fs/cgroup/b"};
+  plan.trials = {"/opt/muster-train"};
   const auto back = decode_node_plan(encode(plan));
   ASSERT_TRUE(back.has_value()) << back.error().message;
   EXPECT_EQ(encode(*back), encode(plan));
   EXPECT_EQ(back->user.groups[1], 4000000000U);
-  for (const auto* bad : {"", "{}", "[]", R"({"probe":false,"isolate":true,"data_directory":"/","host_name":"a"})",
-                          R"({"probe":false,"isolate":true,"data_directory":"/","host_name":"a","user":{"change":true,"uid":-1,"gid":0,"groups":[],"name":"","home":""},"cgroups":[]})"}) {
+  for (
+      const auto* bad :
+      {"", "{}", "[]", R"({"probe":false,"isolate":true,"data_directory":"/","host_name":"a"})",
+       R"({"probe":false,"isolate":true,"data_directory":"/","host_name":"a","user":{"change":true,"uid":-1,"gid":0,"groups":[],"name":"","home":""},"cgroups":[]})"}) {
     EXPECT_FALSE(decode_node_plan(bad).has_value()) << bad;
   }
 }
 
 TEST(NodeReport, RoundTrips) {
-  const NodeReport report{.error = "unshare: refused", .remedy = "sysctl", .in_force = {"a"}, .missing = {"b", "c"}};
+  const NodeReport report{.error = "unshare: refused",
+                          .remedy = "sysctl",
+                          .in_force = {"a"},
+                          .missing = {"b", "c"},
+                          .not_startable = "d"};
   const auto back = decode_node_report(encode(report));
   ASSERT_TRUE(back.has_value());
   EXPECT_EQ(encode(*back), encode(report));

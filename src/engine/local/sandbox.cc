@@ -16,11 +16,11 @@
 #include "engine/local/handshake.h"
 #include "engine/local/mounts.h"
 #include "engine/local/run_folder.h"
+#include "engine/local/trial.h"
 
 namespace muster::engine::local {
 
 namespace {
-
 
 bool setting_is(const char* path, std::string_view value) {
   const auto text = read_file(path, 64);
@@ -29,7 +29,8 @@ bool setting_is(const char* path, std::string_view value) {
 
 std::string remedy_for_namespaces() {
   if (setting_is("/proc/sys/user/max_user_namespaces", "0")) return "sysctl user.max_user_namespaces=10000";
-  if (setting_is("/proc/sys/kernel/unprivileged_userns_clone", "0")) return "sysctl kernel.unprivileged_userns_clone=1";
+  if (setting_is("/proc/sys/kernel/unprivileged_userns_clone", "0"))
+    return "sysctl kernel.unprivileged_userns_clone=1";
   if (setting_is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1")) {
     return "sysctl kernel.apparmor_restrict_unprivileged_userns=0";
   }
@@ -49,7 +50,8 @@ Result<void> take_namespaces(NodeReport& report) {
   const auto gid = ::getegid();
   if (::unshare(kSpaces) != 0) {
     if (errno != EPERM) return fail_errno("unshare");
-    if (::unshare(CLONE_NEWUSER | kSpaces) != 0) return fail_errno("this machine refuses namespaces: unshare");
+    if (::unshare(CLONE_NEWUSER | kSpaces) != 0)
+      return fail_errno("this machine refuses namespaces: unshare");
     // Without "deny" an unprivileged process may not map its group.
     MUSTER_CHECK(write_proc("/proc/self/setgroups", "deny"));
     const auto itself = [](auto id) { return std::to_string(id) + " " + std::to_string(id) + " 1\n"; };
@@ -162,6 +164,14 @@ Result<void> split_process(int folder, bool isolated, Handshake& handshake) {
   return {};
 }
 
+// The first program of a probe that the job's user cannot start.
+std::string try_programs(const NodePlan& plan) {
+  for (const auto& program : plan.trials) {
+    if (const auto why = why_not_startable(plan.user, program); !why.empty()) return program + ": " + why;
+  }
+  return {};
+}
+
 Result<Node> make_node(const std::string& path, Handshake& handshake, NodeReport& report) {
   MUSTER_TRY(const auto text, read_file(path + "/node.json", 1 << 20));
   MUSTER_TRY(const auto plan, decode_node_plan(text));
@@ -182,6 +192,7 @@ Result<Node> make_node(const std::string& path, Handshake& handshake, NodeReport
   MUSTER_TRY(auto folder, open_file(path, O_PATH | O_DIRECTORY));
   MUSTER_CHECK(split_process(folder.get(), plan.isolate, handshake));
   if (plan.isolate) MUSTER_CHECK(furnish(plan, folder.get(), report));
+  if (plan.probe) report.not_startable = try_programs(plan);
   handshake.send(report);
   if (plan.probe) ::_exit(0);
 

@@ -1,17 +1,17 @@
 // The inside of a local node: what `muster-runner node <run folder>` calls before anything else.
 //
-// The process that the engine spawned splits in two. The outer one stays behind, passes SIGTERM on, waits, and
-// writes how the runner ended. The inner one returns from enter_node() as init (pid 1) of a pid namespace, so
-// that everything it leaves behind, by whatever fork or setsid, dies with it. It sees the machine's own root
-// file system, with these differences:
+// The process that the engine spawned splits in two. The outer one stays behind, passes SIGTERM on, waits,
+// and writes how the runner ended. The inner one returns from enter_node() as init (pid 1) of a pid
+// namespace, so that everything it leaves behind, by whatever fork or setsid, dies with it. It sees the
+// machine's own root file system, with these differences:
 //
 //   /opt        an own copy of the folder's first level; /opt/ml and /opt/home belong to this launch alone
 //   /etc/hosts  names algo-1 .. algo-N
 //   /proc, /dev/shm, SysV IPC, host name   its own
 //   data directory   covered: no keys, no state, no other job, not even the launch's own folder by its path
 //
-// As root this takes mount, pid, IPC and UTS namespaces; otherwise a user namespace too, in which every uid is
-// itself. docs/adr/0008-local-nodes.md.
+// As root this takes mount, pid, IPC and UTS namespaces; otherwise a user namespace too, in which every uid
+// is itself. docs/adr/0008-local-nodes.md.
 //
 // Threads: enter_node() is called by a process that has one thread and no children.
 #pragma once
@@ -60,13 +60,14 @@ struct Node {
 [[nodiscard]] Result<Node> enter_node(const std::string& folder);
 
 // In the child that is going to be the command, between fork and exec (async-signal-safe; no vfork with other
-// threads needed): takes the user, gives up every way to more rights (no_new_privs, capabilities), empties the
-// signal mask, and offers itself first to the out-of-memory killer. 0, or the errno of what was refused: then
-// do not exec.
+// threads needed): takes the user, gives up every way to more rights (no_new_privs, capabilities), empties
+// the signal mask, and offers itself first to the out-of-memory killer. 0, or the errno of what was refused:
+// then do not exec.
 int become_job(const JobUser& user) noexcept;
 
 // Gives `path` and all below it to the job's user, so that the command may write there. Call it on /opt/ml
-// just before the command starts; symbolic links are not followed. Nothing to do when the user does not change.
+// just before the command starts; symbolic links are not followed. Nothing to do when the user does not
+// change.
 [[nodiscard]] Result<void> give_to_job(const JobUser& user, const std::string& path);
 
 }  // namespace muster::engine::local

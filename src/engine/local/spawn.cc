@@ -17,13 +17,15 @@ namespace {
 
 // Names, or beginnings of names that end in '*'.
 constexpr std::string_view kPassedOn[] = {
-    "PATH",   "HOME",        "USER",      "LOGNAME",    "SHELL",       "LANG",        "LC_*",        "TZ",
-    "TMPDIR", "LD_LIBRARY_PATH", "CUDA_*", "NVIDIA_*",  "NCCL_*",      "GLOO_*",      "OMP_*",       "SSL_CERT_*",
-    "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ASAN_OPTIONS", "TSAN_OPTIONS"};
+    "PATH",     "HOME",       "USER",        "LOGNAME",         "SHELL",        "LANG",
+    "LC_*",     "TZ",         "TMPDIR",      "LD_LIBRARY_PATH", "CUDA_*",       "NVIDIA_*",
+    "NCCL_*",   "GLOO_*",     "OMP_*",       "SSL_CERT_*",      "http_proxy",   "https_proxy",
+    "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",        "ASAN_OPTIONS", "TSAN_OPTIONS"};
 
 bool is_passed_on(std::string_view name) {
   for (const auto known : kPassedOn) {
-    if (known.ends_with('*') ? name.starts_with(known.substr(0, known.size() - 1)) : name == known) return true;
+    if (known.ends_with('*') ? name.starts_with(known.substr(0, known.size() - 1)) : name == known)
+      return true;
   }
   return false;
 }
@@ -122,7 +124,8 @@ Result<pid_t> spawn(const Program& program) {
   return pid;
 }
 
-Result<StartedRunner> start_runner(const std::string& runner_program, const std::string& folder, UniqueFd lock) {
+Result<StartedRunner> start_runner(const std::string& runner_program, const std::string& folder,
+                                   UniqueFd lock) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return fail_errno("pipe");
   UniqueFd reading(ends[0]);
@@ -144,8 +147,8 @@ Result<NodeReport> await_report(const StartedRunner& runner, const std::string& 
     const int ready = left <= 0 ? 0 : ::poll(&poll, 1, static_cast<int>(left));
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) {
-      return fail(ErrorCode::timeout, "the runner in " + folder + " did not make its node within " +
-                                          format_duration(wait_max));
+      return fail(ErrorCode::timeout,
+                  "the runner in " + folder + " did not make its node within " + format_duration(wait_max));
     }
     char buffer[4096];
     const auto count = ::read(runner.report.get(), buffer, sizeof buffer);

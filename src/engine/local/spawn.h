@@ -22,8 +22,8 @@ struct Program {
   int report_fd = -1;                  // becomes kReportFd, and the environment says so
 };
 
-// A new session with default signals, / as its folder, /dev/null as input, no other descriptor, and only those
-// variables of our environment that say nothing about the service or its operator's keys.
+// A new session with default signals, / as its folder, /dev/null as input, no other descriptor, and only
+// those variables of our environment that say nothing about the service or its operator's keys.
 Result<pid_t> spawn(const Program& program);
 
 // A runner whose node is being made.
@@ -33,10 +33,11 @@ struct StartedRunner {
 };
 
 // Spawns `muster-runner node <folder>` with the folder's lock.
-Result<StartedRunner> start_runner(const std::string& runner_program, const std::string& folder, UniqueFd lock);
+Result<StartedRunner> start_runner(const std::string& runner_program, const std::string& folder,
+                                   UniqueFd lock);
 
-// Waits for the report of a started runner until it comes, the runner ends, or `wait_max` is over; an error in
-// the report is answered as a report, not as an error.
+// Waits for the report of a started runner until it comes, the runner ends, or `wait_max` is over; an error
+// in the report is answered as a report, not as an error.
 Result<NodeReport> await_report(const StartedRunner& runner, const std::string& folder, Millis wait_max);
 
 }  // namespace muster::engine::local

@@ -93,23 +93,25 @@ UserChoice as_ourselves(const Account& self) {
   return choice;
 }
 
-UserChoice as_root(std::string why) {
+}  // namespace
+
+UserChoice as_root(const std::string& why) {
   UserChoice choice;
   choice.user.name = "root";
   choice.user.home = kNodeHome;
   choice.in_force = "jobs run as root with few capabilities";
-  choice.missing = "an unprivileged user for jobs: " + std::move(why) +
-                   "; jobs run as root and can change the machine's files";
+  choice.missing =
+      "an unprivileged user for jobs: " + why + "; jobs run as root and can change the machine's files";
   return choice;
 }
 
-}  // namespace
-
 Result<UserChoice> choose_user(const std::string& wanted, const std::string& programs) {
   if (::geteuid() != 0) {
-    const auto self = account(::geteuid()).value_or(Account{std::to_string(::geteuid()), ::geteuid(), ::getegid(), "/"});
+    const auto self =
+        account(::geteuid()).value_or(Account{std::to_string(::geteuid()), ::geteuid(), ::getegid(), "/"});
     if (!wanted.empty() && wanted != self.name) {
-      return fail(ErrorCode::permission_denied, "[local] user is '" + wanted + "', but only root may run jobs as " +
+      return fail(ErrorCode::permission_denied, "[local] user is '" + wanted +
+                                                    "', but only root may run jobs as " +
                                                     "somebody else and musterd runs as " + self.name +
                                                     ": leave it out, or start musterd as root");
     }
@@ -119,8 +121,9 @@ Result<UserChoice> choose_user(const std::string& wanted, const std::string& pro
   if (!wanted.empty()) {
     const auto found = account(wanted);
     if (!found) {
-      return fail(ErrorCode::not_found, "[local] user is '" + wanted + "', and there is no such user: useradd --system " +
-                                            wanted + ", or name another one");
+      return fail(ErrorCode::not_found, "[local] user is '" + wanted +
+                                            "', and there is no such user: useradd --system " + wanted +
+                                            ", or name another one");
     }
     return UserChoice{.user = job_user(*found), .in_force = "jobs run as " + wanted, .missing = {}};
   }

@@ -29,7 +29,8 @@ int signal_process(const UniqueFd& process, int signal) {
 // How a child ended, and reaps it.
 std::string reap(const UniqueFd& process) {
   siginfo_t info{};
-  if (::waitid(P_PIDFD, static_cast<id_t>(process.get()), &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0) return {};
+  if (::waitid(P_PIDFD, static_cast<id_t>(process.get()), &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0)
+    return {};
   return (info.si_code == CLD_EXITED ? "exit " : "signal ") + std::to_string(info.si_status);
 }
 
@@ -53,7 +54,9 @@ Watcher::~Watcher() {
   }
 }
 
-std::string Watcher::folder(const domain::LaunchId& id) const { return setup_.run_directory + "/" + to_string(id); }
+std::string Watcher::folder(const domain::LaunchId& id) const {
+  return setup_.run_directory + "/" + to_string(id);
+}
 
 void Watcher::wake() const {
   const std::uint64_t one = 1;
@@ -126,7 +129,8 @@ Result<void> Watcher::stop(const domain::LaunchId& id, Millis grace) {
     if (found == entries_.end()) return {};
     auto& entry = found->second;
     if (entry.state == State::ending && !entry.seen) {
-      return fail(ErrorCode::unavailable, "the runner of " + to_string(id) + " is just being found: try again");
+      return fail(ErrorCode::unavailable,
+                  "the runner of " + to_string(id) + " is just being found: try again");
     }
     if (entry.state != State::running) return {};
     const int signal = grace <= Millis{0} ? SIGKILL : SIGTERM;
@@ -166,8 +170,9 @@ Result<void> Watcher::settle(const domain::LaunchId& id, Millis wait_max) {
   }
   const auto now = entries_.find(id);
   if (now == entries_.end() || now->second.shipped) return {};
-  return fail(ErrorCode::unavailable, "the logs and reports that " + to_string(id) + " left could not be shipped (" +
-                                          now->second.note + "); they are kept in " + folder(id));
+  return fail(ErrorCode::unavailable, "the logs and reports that " + to_string(id) +
+                                          " left could not be shipped (" + now->second.note +
+                                          "); they are kept in " + folder(id));
 }
 
 void Watcher::forget(const domain::LaunchId& id) {

@@ -4,13 +4,14 @@
 //   running -> ending -> [draining] -> ended
 //
 // running   its process lives
-// ending    the process is gone (or, after adopt(), not known yet), but the lock may still be held: the last of
+// ending    the process is gone (or, after adopt(), not known yet), but the lock may still be held: the last
+// of
 //           its node are going
 // draining  `muster-runner drain` ships what it left
 // ended     known until forget()
 //
-// Threads: all functions may be called by several threads. The handler is called from the watcher's own thread,
-// which sleeps in poll() on the pidfds and has nothing to do in between.
+// Threads: all functions may be called by several threads. The handler is called from the watcher's own
+// thread, which sleeps in poll() on the pidfds and has nothing to do in between.
 #pragma once
 
 #include <condition_variable>
@@ -52,8 +53,8 @@ class Watcher {
   Result<void> stop(const domain::LaunchId& id, Millis grace);
   std::vector<domain::Observation> observe() const;
 
-  // Waits until the launch has ended and nothing of its spool is left; asks for one more drain if the last one
-  // failed. unavailable when that takes longer than `wait_max` or fails. Unknown: success.
+  // Waits until the launch has ended and nothing of its spool is left; asks for one more drain if the last
+  // one failed. unavailable when that takes longer than `wait_max` or fails. Unknown: success.
   Result<void> settle(const domain::LaunchId& id, Millis wait_max);
   void forget(const domain::LaunchId& id);
 
@@ -61,15 +62,15 @@ class Watcher {
   enum class State { running, ending, draining, ended };
   struct Entry {
     State state = State::running;
-    UniqueFd process;              // pidfd of the runner, then of the drain
-    bool child = false;            // ours to reap
-    bool seen = false;             // its process was known to us
-    std::string end;               // "exit 3", "signal 9", or empty
-    bool shipped = false;          // nothing is left to ship
-    bool announced = false;        // NodeExit posted, or not needed
-    std::optional<Millis> due;     // boot time: when to kill, look again, or give up
-    Millis since{0};               // when `ending` began
-    std::string note;              // why the spool is left
+    UniqueFd process;           // pidfd of the runner, then of the drain
+    bool child = false;         // ours to reap
+    bool seen = false;          // its process was known to us
+    std::string end;            // "exit 3", "signal 9", or empty
+    bool shipped = false;       // nothing is left to ship
+    bool announced = false;     // NodeExit posted, or not needed
+    std::optional<Millis> due;  // boot time: when to kill, look again, or give up
+    Millis since{0};            // when `ending` began
+    std::string note;           // why the spool is left
   };
 
   std::string folder(const domain::LaunchId& id) const;

@@ -23,7 +23,8 @@ namespace muster::engine::local {
 
 class LocalWorld {
  public:
-  explicit LocalWorld(bool namespaces = true, std::string user = "") : options_(settings(namespaces, std::move(user))) {
+  explicit LocalWorld(bool namespaces = true, std::string user = "")
+      : options_(settings(namespaces, std::move(user))) {
     // The job's user must be able to pass the folder above the data directory, as it must in real life.
     MUSTER_ASSERT(::chmod(dir_.path().c_str(), 0755) == 0);
     restart();
@@ -53,7 +54,8 @@ class LocalWorld {
     });
   }
 
-  domain::GangLaunch gang(domain::AttemptId attempt, int ranks, const std::vector<std::string>& command) const {
+  domain::GangLaunch gang(domain::AttemptId attempt, int ranks,
+                          const std::vector<std::string>& command) const {
     domain::GangLaunch gang{.attempt = attempt, .nodes = {}, .runner_tokens = {}};
     for (int rank = 0; rank < ranks; ++rank) {
       domain::NodeLaunch launch;
