@@ -57,6 +57,21 @@ TEST(TimeFormat, RoundTrips) {
   EXPECT_EQ(parse_iso8601("2026-11-29"), std::nullopt);
 }
 
+TEST(Crypto, CrcsOfTwoHalvesMakeTheCrcOfTheWhole) {
+  using crypto::Digest;
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) text += static_cast<char>(i * 31 + i / 7);
+  for (const auto kind : {Digest::crc32, Digest::crc32c, Digest::crc64nvme}) {
+    for (const std::size_t cut : {std::size_t{0}, std::size_t{1}, std::size_t{777}, text.size()}) {
+      const auto first = std::string_view(text).substr(0, cut);
+      const auto second = std::string_view(text).substr(cut);
+      EXPECT_EQ(crypto::combine_crcs(kind, crypto::digest(kind, first), crypto::digest(kind, second), second.size()),
+                crypto::digest(kind, text))
+          << to_string(kind) << " cut at " << cut;
+    }
+  }
+}
+
 TEST(Crypto, PublishedDigests) {
   // FIPS 180-2, RFC 4231 case 2, the check values of the CRC catalogue for "123456789".
   EXPECT_EQ(crypto::hex(crypto::sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

@@ -56,8 +56,10 @@ struct CrcTables {
   }
 };
 
-const CrcTables<std::uint32_t> kCrc32c(0x82f63b78U);
-const CrcTables<std::uint64_t> kCrc64Nvme(0x9a6c9329ac4bc9b5ULL);
+constexpr std::uint32_t kCrc32cPolynomial = 0x82f63b78U;
+constexpr std::uint64_t kCrc64NvmePolynomial = 0x9a6c9329ac4bc9b5ULL;
+const CrcTables<std::uint32_t> kCrc32c(kCrc32cPolynomial);
+const CrcTables<std::uint64_t> kCrc64Nvme(kCrc64NvmePolynomial);
 
 #if defined(__x86_64__)
 __attribute__((target("sse4.2"))) std::uint32_t crc32c_hardware(std::uint32_t crc, std::string_view data) {
@@ -86,7 +88,52 @@ std::string big_endian(Word value) {
   return out;
 }
 
+template <typename Word>
+Word read_big_endian(std::string_view bytes) {
+  MUSTER_ASSERT(bytes.size() == sizeof(Word));
+  Word value = 0;
+  for (const char c : bytes) value = static_cast<Word>((value << 8) | static_cast<unsigned char>(c));
+  return value;
+}
+
+// a * b modulo a reflected polynomial over GF(2); the highest bit is x^0.
+template <typename Word>
+Word multiply(Word a, Word b, Word polynomial) {
+  Word product = 0;
+  for (Word bit = Word{1} << (sizeof(Word) * 8 - 1); bit != 0; bit >>= 1) {
+    if ((a & bit) != 0) product ^= b;
+    b = (b & 1) != 0 ? (b >> 1) ^ polynomial : b >> 1;
+  }
+  return product;
+}
+
+template <typename Word>
+std::string combine(Word first, Word second, std::uint64_t second_bytes, Word polynomial) {
+  const Word one = Word{1} << (sizeof(Word) * 8 - 1);
+  Word square = one >> 1;  // x, then x^8 by three squarings, then x^16, ...
+  for (int i = 0; i < 3; ++i) square = multiply(square, square, polynomial);
+  Word shift = one;
+  for (auto left = second_bytes; left != 0; left >>= 1) {
+    if ((left & 1) != 0) shift = multiply(square, shift, polynomial);
+    square = multiply(square, square, polynomial);
+  }
+  return big_endian(static_cast<Word>(multiply(shift, first, polynomial) ^ second));
+}
+
+constexpr std::uint32_t kCrc32Polynomial = 0xedb88320U;
+
 }  // namespace
+
+std::string combine_crcs(Digest kind, std::string_view first, std::string_view second,
+                         std::uint64_t second_bytes) {
+  if (kind == Digest::crc64nvme) {
+    return combine(read_big_endian<std::uint64_t>(first), read_big_endian<std::uint64_t>(second), second_bytes,
+                   kCrc64NvmePolynomial);
+  }
+  MUSTER_ASSERT(kind == Digest::crc32 || kind == Digest::crc32c);
+  return combine(read_big_endian<std::uint32_t>(first), read_big_endian<std::uint32_t>(second), second_bytes,
+                 kind == Digest::crc32 ? kCrc32Polynomial : kCrc32cPolynomial);
+}
 
 Sha256 sha256(std::string_view data) {
   Sha256 out;

@@ -42,6 +42,10 @@ class Hasher {
 
 std::string digest(Digest kind, std::string_view data);
 
+// The CRC of two runs of bytes behind each other from the CRCs of both, as Hasher answers them, without the
+// bytes (method: zlib's crc32_combine). kind: crc32, crc32c or crc64nvme.
+std::string combine_crcs(Digest kind, std::string_view first, std::string_view second, std::uint64_t second_bytes);
+
 // CRC32C (Castagnoli), continuing from `crc` (0 to begin). Uses the SSE4.2 instruction where there is one.
 std::uint32_t crc32c(std::string_view data, std::uint32_t crc = 0);
 

@@ -96,7 +96,8 @@ struct ObjectPiece {
   std::uint64_t length = 0;
 };
 
-// An open object: its bytes stay readable as long as this lives, whatever happens to the key.
+// An open object: its bytes stay readable as long as this lives, whatever happens to the key. Goes before its
+// store does.
 class OpenObject {
  public:
   virtual ~OpenObject() = default;
@@ -199,8 +200,8 @@ struct CompletedPart {
 };
 
 struct CompleteOptions {
-  std::optional<std::string> full_object_checksum;  // base64: what the whole must have
-  std::optional<std::uint64_t> size;                // what the whole must have
+  std::optional<Checksum> checksum;   // what the whole must have; a composite one with or without "-<parts>"
+  std::optional<std::uint64_t> size;  // what the whole must have
   Condition condition;
 };
 
