@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <thread>
 
 #include "base/text.h"
 #include "engine/local/cgroups.h"
@@ -180,10 +181,12 @@ Result<std::optional<Starting>> LocalEngine::Impl::start(const domain::NodeLaunc
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return fail_errno("mkdir " + folder);
   auto lock = take_lock(folder);
   if (!lock) {
-    if (lock.error().code == ErrorCode::failed_precondition) return std::nullopt;
-    return tl::unexpected(std::move(lock).error());
+    if (lock.error().code != ErrorCode::failed_precondition) return tl::unexpected(std::move(lock).error());
+    // Not known, yet alive: another call starts it just now, or one that failed is being undone.
+    return fail(ErrorCode::unavailable, to_string(launch.id) + " is being started or ended: try again");
   }
-  if (read_pid(folder)) return std::nullopt;
+  // The watcher knows all that have run: a number left here is of one that was undone.
+  for (const auto* name : {"/pid", "/exit"}) ::unlink((folder + name).c_str());
   MUSTER_CHECK(fill_folder(folder, launch, token));
   Result<StartedRunner> runner;
   const auto spawn_it = [&] { runner = start_runner(options_.runner_program, folder, *std::move(lock)); };
@@ -210,6 +213,7 @@ Result<void> LocalEngine::Impl::await(const std::vector<Starting>& started) cons
 void LocalEngine::Impl::undo(const std::vector<Starting>& started) {
   for (const auto& rank : started) {
     end_child(rank.runner.pid);
+    for (int i = 0; i < 1000 && is_locked(rank.folder); ++i) std::this_thread::sleep_for(Millis{1});
     // If something of it stays, the next launch of this id finds a folder that was never started.
     static_cast<void>(remove_tree(rank.folder));
   }

@@ -123,6 +123,20 @@ TEST(LocalEngine, TellsTheRunnerAllAboutItsNode) {
   }
 }
 
+TEST(LocalEngine, AGangThatFailedMayBeLaunchedAgain) {
+  LocalWorld world;
+  const auto gang = world.gang(kAttempt, 3, {"stay"});
+  ASSERT_OK(put_file(world.folder(launch_id(2)), "in the way", 0600));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(world.engine().launch(gang).has_value());
+    EXPECT_EQ(list_launches(world.run()).size(), 1U) << "only what is in the way stays";
+  }
+  ASSERT_EQ(::unlink(world.folder(launch_id(2)).c_str()), 0);
+  ASSERT_OK(world.engine().launch(gang));
+  EXPECT_EQ(world.engine().observe()->size(), 3U);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(is_locked(world.folder(launch_id(rank))));
+}
+
 TEST(LocalEngine, RefusesWhatItCannotPlace) {
   LocalWorld world;
   auto gang = world.gang(kAttempt, 2, {"stay"});
