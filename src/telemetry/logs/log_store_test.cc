@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -333,6 +334,40 @@ TEST(FileLogStore, ATornTailIsCutAtEveryByte) {
     ASSERT_EQ(store->append(kGroup, kStream, 2, lines_of({{7, "again"}}), Time{1}), 3u);
     ASSERT_THAT(texts(read(*open_files(source.path()))), ElementsAre("line 0", "line 1", "again"));
   }
+}
+
+// What was acknowledged before a SIGKILL is there after it, and sending again from any place changes nothing.
+TEST(FileLogStore, AcknowledgedLinesSurviveAKill) {
+  TempDir folder;
+  int pipe_ends[2];
+  ASSERT_EQ(::pipe(pipe_ends), 0);
+  const auto child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto store = open_log_store(folder.path(), {.segment_bytes_max = 4000});
+    if (!store || !(*store)->create(kGroup, kStream, Time{5})) ::_exit(1);
+    for (std::uint64_t i = 0;; ++i) {
+      const auto next = (*store)->append(kGroup, kStream, i, lines_of({{1, "line " + std::to_string(i)}}), Time{1});
+      if (!next || ::write(pipe_ends[1], &*next, sizeof *next) != sizeof *next) ::_exit(1);
+    }
+  }
+  ::close(pipe_ends[1]);
+  std::uint64_t acknowledged = 0;
+  while (acknowledged < 100 && ::read(pipe_ends[0], &acknowledged, sizeof acknowledged) == sizeof acknowledged) {
+  }
+  ::kill(child, SIGKILL);
+  while (::read(pipe_ends[0], &acknowledged, sizeof acknowledged) == sizeof acknowledged) {
+  }
+  ::close(pipe_ends[0]);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  ASSERT_GE(acknowledged, 100u);
+  const auto store = open_files(folder.path(), 4000);
+  const auto page = read(*store);
+  ASSERT_GE(page.events.size(), acknowledged);
+  for (const auto& event : page.events) EXPECT_EQ(event.text, "line " + std::to_string(event.sequence));
+  EXPECT_EQ(store->append(kGroup, kStream, 0, lines_of({{1, "line 0"}}), Time{2}), page.events.size());
 }
 
 TEST(FileLogStore, ATornNewSegmentIsForgotten) {
