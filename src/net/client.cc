@@ -55,7 +55,8 @@ class PooledClient final : public Client {
   PooledClient(std::string host, std::uint16_t port, int connections_max)
       : host_(std::move(host)), port_(port), connections_max_(std::max(1, connections_max)) {}
 
-  Result<ClientResponse> send(const ClientRequest& request, const Sink& sink) override;
+  Result<ClientResponse> send(const ClientRequest& request, const Sink& sink,
+                              const HeadSink& on_head) override;
   void cancel() override;
 
  private:
@@ -63,7 +64,11 @@ class PooledClient final : public Client {
   void give_back(std::unique_ptr<Link> link, bool reusable);
   Result<UniqueFd> dial(Millis timeout);
   Result<UniqueFd> connect_to(const addrinfo& address, Millis timeout);
-  Step<ClientResponse> exchange(Link& link, const ClientRequest& request, const Sink& sink, bool& reusable);
+  struct Sinks {
+    const Sink& body;
+    const HeadSink& head;
+  };
+  Step<ClientResponse> exchange(Link& link, const ClientRequest& request, const Sinks& sinks, bool& reusable);
   std::string head_of(const ClientRequest& request) const;
   Step<bool> send_request(Link& link, const ClientRequest& request);
   Step<bool> await_continue(Link& link);
@@ -358,7 +363,7 @@ Result<void> PooledClient::read_body(Link& link, const detail::ParsedResponse& h
   return {};
 }
 
-Step<ClientResponse> PooledClient::exchange(Link& link, const ClientRequest& request, const Sink& sink,
+Step<ClientResponse> PooledClient::exchange(Link& link, const ClientRequest& request, const Sinks& sinks,
                                             bool& reusable) {
   reusable = false;
   const auto sent = send_request(link, request);
@@ -368,6 +373,12 @@ Step<ClientResponse> PooledClient::exchange(Link& link, const ClientRequest& req
     auto read = read_head(link, request.timeout, interim);
     if (!read) return tl::unexpected(std::move(read).error());
     head = *std::move(read);
+  }
+  const bool good = head.status / 100 == 2;
+  if (good && sinks.head) {
+    if (auto seen = sinks.head(head.status, head.headers); !seen) {
+      return tl::unexpected(Failure{std::move(seen).error(), false});
+    }
   }
   ClientResponse response;
   response.status = head.status;
@@ -380,7 +391,7 @@ Step<ClientResponse> PooledClient::exchange(Link& link, const ClientRequest& req
       response.body += piece;
       return {};
     };
-    auto read = read_body(link, head, request.timeout, sink && head.status / 100 == 2 ? sink : collect);
+    auto read = read_body(link, head, request.timeout, sinks.body && good ? sinks.body : collect);
     if (!read) return tl::unexpected(Failure{std::move(read).error(), false});
   }
   const bool framed = head.chunked || head.content_length || !has_body;
@@ -389,12 +400,13 @@ Step<ClientResponse> PooledClient::exchange(Link& link, const ClientRequest& req
   return response;
 }
 
-Result<ClientResponse> PooledClient::send(const ClientRequest& request, const Sink& sink) {
+Result<ClientResponse> PooledClient::send(const ClientRequest& request, const Sink& sink,
+                                          const HeadSink& on_head) {
   for (bool fresh = false;;) {
     bool reused = false;
     MUSTER_TRY(auto link, checkout(request.timeout, fresh, reused));
     bool reusable = false;
-    auto answer = exchange(*link, request, sink, reusable);
+    auto answer = exchange(*link, request, {sink, on_head}, reusable);
     give_back(std::move(link), answer && reusable);
     if (answer) return *std::move(answer);
     auto& failure = answer.error();

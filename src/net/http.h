@@ -176,10 +176,13 @@ class Client {
  public:
   virtual ~Client() = default;
   using Sink = std::function<Result<void>(std::string_view piece)>;
+  using HeadSink = std::function<Result<void>(int status, const Headers& headers)>;
   // unavailable: refused, reset or closed early; timeout. Statuses of 400 and above are not errors here.
   // Given a sink, a 2xx body is passed to it piece by piece (the whole Content-Length, or an error).
-  // Without one, a body of more than 64 MiB is an error.
-  virtual Result<ClientResponse> send(const ClientRequest& request, const Sink& sink = {}) = 0;
+  // Without one, a body of more than 64 MiB is an error. `on_head` sees the head of a 2xx answer before its
+  // body; its error ends the exchange.
+  virtual Result<ClientResponse> send(const ClientRequest& request, const Sink& sink = {},
+                                      const HeadSink& on_head = {}) = 0;
   // Ends every send() in flight, and every later one, with `cancelled`. For shutting down.
   virtual void cancel() = 0;
   static std::unique_ptr<Client> create(std::string host, std::uint16_t port, int connections_max = 16);

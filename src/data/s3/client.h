@@ -1,13 +1,15 @@
 // S3 client: signed requests, retries, and the operations that Muster needs, path style.
 //
-// Thread-safe; calls block. Each request is signed when it is sent, has its body hashed (SHA-256 signed, CRC32C as
-// a checksum header that the server verifies and keeps), and is retried with full jitter on 5xx, 429, broken
-// connections and time-outs, within a budget shared by all requests of the client. With Retry::away_max a
-// refused or reset connection counts as "the endpoint is away" and is waited out besides that budget.
+// Thread-safe; calls block. Each request is signed when it is sent, has its body hashed (SHA-256 signed,
+// CRC32C as a checksum header that the server verifies and keeps), and is retried with full jitter on 5xx,
+// 429, broken connections and time-outs, within a budget shared by all requests of the client. With
+// Retry::away_max a refused or reset connection counts as "the endpoint is away" and is waited out besides
+// that budget.
 //
-// Errors: not_found (NoSuchKey, NoSuchBucket, 404), permission_denied, unauthenticated (signature, unknown key),
-// failed_precondition (If-Match, BucketNotEmpty), already_exists (bucket), invalid_argument, unavailable (retries used
-// up), timeout, corrupt (checksum), cancelled. Messages name operation, s3:// place and the server's code.
+// Errors: not_found (NoSuchKey, NoSuchBucket, 404), permission_denied, unauthenticated (signature, unknown
+// key), failed_precondition (If-Match, BucketNotEmpty), already_exists (bucket), invalid_argument,
+// unavailable (retries used up), timeout, corrupt (checksum), cancelled. Messages name operation, s3:// place
+// and the server's code.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +34,7 @@ struct Retry {
   int budget = 200;       // retries that the client may be ahead of its successes
   Millis delay_base{50};  // the n-th retry waits a random time up to delay_base * 2^n, at most delay_max
   Millis delay_max{5'000};
-  Millis away_max{0};         // how long a refused or reset connection is waited out; 0: an ordinary failure
+  Millis away_max{0};  // how long a refused or reset connection is waited out; 0: an ordinary failure
   Millis away_delay_max{1'000};
 };
 
@@ -65,7 +67,7 @@ struct ObjectInfo {
 struct ListRequest {
   std::string bucket;
   std::string prefix;
-  std::string delimiter;    // "" or "/"
+  std::string delimiter;  // "" or "/"
   std::string start_after;
   int page_size = 1000;
 };
@@ -114,22 +116,27 @@ class Client {
   using Sink = net::Client::Sink;
 
   // Every page, in order; an error of `page` ends the listing.
-  virtual Result<void> list_objects(const ListRequest& request, const std::function<Result<void>(ListPage)>& page) = 0;
+  virtual Result<void> list_objects(const ListRequest& request,
+                                    const std::function<Result<void>(ListPage)>& page) = 0;
 
-  // Bytes go to `sink` as they come. A connection that breaks in the middle goes on where it broke, with If-Match:
-  // the bytes are those of one version. A whole object is checked against its checksum, if the server tells one.
+  // Bytes go to `sink` as they come. A connection that breaks in the middle goes on where it broke, with
+  // If-Match: the bytes are those of one version. A whole object is checked against its checksum, if the
+  // server tells one.
   virtual Result<GetResult> get_object(const Place& place, const GetOptions& options, const Sink& sink) = 0;
   Result<std::string> get_text(const Place& place, std::uint64_t bytes_max = 64ULL << 20);
   virtual Result<ObjectInfo> head_object(const Place& place) = 0;
-  virtual Result<std::string> put_object(const Place& place, const Body& body, const PutOptions& options = {}) = 0;  // ETag
+  virtual Result<std::string> put_object(const Place& place, const Body& body,
+                                         const PutOptions& options = {}) = 0;  // ETag
   virtual Result<void> delete_object(const Place& place) = 0;
   // Up to 1,000 keys a request. Answers the keys that were not deleted, with the reason.
-  virtual Result<std::vector<std::pair<std::string, Error>>> delete_objects(const std::string& bucket,
-                                                                            const std::vector<std::string>& keys) = 0;
+  virtual Result<std::vector<std::pair<std::string, Error>>> delete_objects(
+      const std::string& bucket, const std::vector<std::string>& keys) = 0;
   virtual Result<std::string> copy_object(const Place& from, const Place& to) = 0;  // ETag; up to 5 GiB
 
-  virtual Result<std::string> create_upload(const Place& place, const PutOptions& options = {}) = 0;  // upload id
-  virtual Result<Part> upload_part(const Place& place, const std::string& upload_id, int number, const Body& body) = 0;
+  virtual Result<std::string> create_upload(const Place& place,
+                                            const PutOptions& options = {}) = 0;  // upload id
+  virtual Result<Part> upload_part(const Place& place, const std::string& upload_id, int number,
+                                   const Body& body) = 0;
   virtual Result<std::string> complete_upload(const Place& place, const std::string& upload_id,
                                               const std::vector<Part>& parts) = 0;  // ETag
   virtual Result<void> abort_upload(const Place& place, const std::string& upload_id) = 0;

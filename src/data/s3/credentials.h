@@ -37,14 +37,17 @@ struct ContainerCredentials {
   std::string token;
   std::string token_file;
 };
-Result<std::shared_ptr<CredentialsProvider>> container_credentials(ContainerCredentials where, const Clock& clock);
+Result<std::shared_ptr<CredentialsProvider>> container_credentials(ContainerCredentials where,
+                                                                   const Clock& clock);
 
 // name -> value; nullopt if not set.
 using Environment = std::function<std::optional<std::string>(std::string_view)>;
 Environment process_environment();
 
 // AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; else AWS_CONTAINER_CREDENTIALS_FULL_URI with
-// AWS_CONTAINER_AUTHORIZATION_TOKEN or ..._TOKEN_FILE. unauthenticated, naming the variables, if neither is set.
-Result<std::shared_ptr<CredentialsProvider>> credentials_from(const Environment& environment, const Clock& clock);
+// AWS_CONTAINER_AUTHORIZATION_TOKEN or ..._TOKEN_FILE. unauthenticated, naming the variables, if neither is
+// set.
+Result<std::shared_ptr<CredentialsProvider>> credentials_from(const Environment& environment,
+                                                              const Clock& clock);
 
 }  // namespace muster::data::s3

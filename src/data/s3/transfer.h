@@ -1,7 +1,7 @@
 // Whole files and folders between a local file system and S3, over Client.
 //
-// Each call uses `parallel` threads of its own while it runs. Nothing of a key is trusted: a file is made only below
-// its root, under a temporary name, and appears complete and verified or not at all.
+// Each call uses `parallel` threads of its own while it runs. Nothing of a key is trusted: a file is made
+// only below its root, under a temporary name, and appears complete and verified or not at all.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,8 @@ struct Progress {
 
 struct TransferOptions {
   int parallel = 8;
-  std::uint64_t part_bytes = 16ULL << 20;  // ranges of a download, parts of an upload; grows to keep 10,000 parts
+  std::uint64_t part_bytes =
+      16ULL << 20;  // ranges of a download, parts of an upload; grows to keep 10,000 parts
   // Called by one thread at a time, at most every 100 ms, and at the end.
   std::function<void(const Progress&)> progress;
   // Looked at between pieces; set: the call ends with `cancelled`.
@@ -49,11 +50,12 @@ struct Download {
 };
 
 // The objects of `downloads` into files below `root`, which is made if it is missing.
-Result<Report> download_objects(Client& client, const std::string& bucket, const std::vector<Download>& downloads,
-                                const std::string& root, const TransferOptions& options = {});
+Result<Report> download_objects(Client& client, const std::string& bucket,
+                                const std::vector<Download>& downloads, const std::string& root,
+                                const TransferOptions& options = {});
 
-// All objects whose key begins with `prefix`; their path is the key without it. A prefix that does not end in '/'
-// means the object of that key (under its last component) and those below "prefix/".
+// All objects whose key begins with `prefix`; their path is the key without it. A prefix that does not end in
+// '/' means the object of that key (under its last component) and those below "prefix/".
 Result<Report> download_prefix(Client& client, const std::string& bucket, const std::string& prefix,
                                const std::string& root, const TransferOptions& options = {});
 
@@ -61,8 +63,8 @@ Result<Report> download_prefix(Client& client, const std::string& bucket, const 
 Result<ObjectInfo> download_file(Client& client, const Place& place, const std::string& path,
                                  const TransferOptions& options = {});
 
-// What is wrong with `path` as a place below a folder: invalid_argument for an empty, "." or ".." component, a
-// leading '/', NUL, a component over 255 bytes.
+// What is wrong with `path` as a place below a folder: invalid_argument for an empty, "." or ".." component,
+// a leading '/', NUL, a component over 255 bytes.
 Result<void> check_relative_path(std::string_view path);
 
 // ---- up ----
@@ -75,7 +77,8 @@ struct UploadOptions : TransferOptions {
   // Path below the folder -> take it? Unset: all but the temporary files of a download.
   std::function<bool(std::string_view)> wanted;
 };
-// Every regular file below `folder` (links to files are followed, links to folders are not), as `prefix` + path; a
+// Every regular file below `folder` (links to files are followed, links to folders are not), as `prefix` +
+// path; a
 // '/' is put between unless the prefix is empty or ends in one.
 Result<Report> upload_tree(Client& client, const std::string& folder, const std::string& bucket,
                            const std::string& prefix, const UploadOptions& options = {});
