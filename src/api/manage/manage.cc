@@ -1,0 +1,66 @@
+#include "api/manage/manage.h"
+
+#include "api/protocol/json.h"
+
+namespace muster::api {
+
+net::Response ManageApi::run(const net::RequestHead& head, std::string_view body, const Caller& caller) {
+  const auto answer = [&]() -> ApiResult<json::Object> {
+    if (head.method == "GET" && head.path == "/api/v1/service") return service_facts(caller);
+    if (head.method == "GET" && head.path == "/api/v1/nodes") return nodes();
+    if (head.method == "POST" && head.path == "/api/v1/prune") return prune(body, caller);
+    return refuse("NotFound", head.method + " " + head.path.substr(0, 100) +
+                                  " is not one of GET /api/v1/service, GET /api/v1/nodes, POST /api/v1/prune",
+                  404);
+  }();
+  return answer ? json_response(*answer, caller.request_id) : json_error(answer.error(), caller.request_id);
+}
+
+ApiResult<json::Object> ManageApi::service_facts(const Caller& caller) {
+  MUSTER_TRY_API(const auto inventory, facts_.inventory());
+  json::Object out;
+  out["version"] = facts_.version;
+  out["account"] = caller.account;
+  out["data_directory"] = facts_.data_directory;
+  out["isolation"] = json::from_string_list(inventory.isolation);
+  out["not_isolated"] = json::from_string_list(inventory.not_isolated);
+  return out;
+}
+
+ApiResult<json::Object> ManageApi::nodes() {
+  MUSTER_TRY_API(const auto nodes, service_.nodes());
+  json::Array list;
+  for (const auto& [node, job, rank] : nodes) {
+    json::Object entry;
+    entry["name"] = node.name;
+    entry["cpus"] = node.cpus;
+    entry["memory_bytes"] = node.memory_bytes;
+    entry["address"] = node.address;
+    entry["healthy"] = node.healthy;
+    entry["message"] = node.message;
+    if (!job.empty()) {
+      entry["job"] = job;
+      entry["rank"] = rank;
+    }
+    list.emplace_back(std::move(entry));
+  }
+  json::Object out;
+  out["nodes"] = std::move(list);
+  return out;
+}
+
+ApiResult<json::Object> ManageApi::prune(std::string_view body, const Caller& caller) {
+  MUSTER_TRY_API(const auto request, json::parse_object(body));
+  const auto seconds = json::opt_int(request, "older_than_seconds");
+  constexpr std::int64_t kMost = 10LL * 365 * 86'400;
+  if (!seconds || *seconds < 0 || *seconds > kMost) {
+    return refuse("ValidationException", "older_than_seconds must be a whole number from 0 to " + std::to_string(kMost));
+  }
+  MUSTER_TRY_API(const auto reply, service_.call(control::PruneJobs{caller.now - std::chrono::seconds(*seconds)}));
+  if (reply.error) return refuse(*reply.error);
+  json::Object out;
+  out["pruned"] = json::from_string_list(reply.pruned_names);
+  return out;
+}
+
+}  // namespace muster::api

@@ -1,0 +1,37 @@
+// Muster's own management calls, signed like the rest (service name "muster"), for the command line:
+//   GET  /api/v1/service  version, account, what isolates jobs here and what does not
+//   GET  /api/v1/nodes    the nodes and what each is doing
+//   POST /api/v1/prune    {"older_than_seconds": N}: forgets jobs that ended longer ago, and their logs
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "api/api.h"
+#include "domain/cluster.h"
+#include "net/http.h"
+#include "service/service.h"
+
+namespace muster::api {
+
+struct ServiceFacts {
+  std::string version;
+  std::string data_directory;
+  std::function<Result<domain::Inventory>()> inventory;
+};
+
+class ManageApi {
+ public:
+  ManageApi(service::Service& service, ServiceFacts facts) : service_(service), facts_(std::move(facts)) {}
+  net::Response run(const net::RequestHead& head, std::string_view body, const Caller& caller);
+
+ private:
+  ApiResult<json::Object> service_facts(const Caller& caller);
+  ApiResult<json::Object> nodes();
+  ApiResult<json::Object> prune(std::string_view body, const Caller& caller);
+
+  service::Service& service_;
+  ServiceFacts facts_;
+};
+
+}  // namespace muster::api

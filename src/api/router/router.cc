@@ -1,0 +1,104 @@
+#include "api/router/router.h"
+
+#include "api/protocol/json.h"
+#include "api/query/query.h"
+#include "wire/sigv4/aws_chunked.h"
+
+namespace muster::api {
+namespace {
+
+constexpr std::string_view kSageMakerTarget = "SageMaker.";
+constexpr std::string_view kLogsTarget = "Logs_20140328.";
+constexpr std::string_view kRunnerPath = "/api/v1/runner/";
+
+bool begins_with(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
+
+// How a refused request wants its answer: an error before the service is known looks at the path and target.
+net::Response refusal(const net::RequestHead& head, std::string_view service, const ApiError& error,
+                      std::string_view request_id) {
+  if (service == "s3") {
+    const auto spelling = spell(error.error.code);
+    return s3::error_response(head, request_id, error.status != 0 ? error.status : spelling.status,
+                              error.code.empty() ? spelling.code : std::string_view(error.code), error.error.message);
+  }
+  if (service == "sts" || service == "iam") return query::error_response(error, request_id);
+  return json_error(error, request_id);
+}
+
+// The service of a request that could not be authenticated, as far as its head tells.
+std::string_view guess_service(const net::RequestHead& head) {
+  const auto authorization = head.headers.get("Authorization");
+  for (const std::string_view service : {"s3", "sts", "iam", "sagemaker", "logs", "muster"}) {
+    if (authorization.find("/" + std::string(service) + "/aws4_request") != std::string_view::npos) return service;
+  }
+  if (head.headers.has("X-Amz-Target") || begins_with(head.path, "/api/v1/")) return "sagemaker";
+  return "s3";
+}
+
+net::Route whole_body(std::function<net::Response(net::Request&)> handle) {
+  net::Route route;
+  route.handle = std::move(handle);
+  route.refuse = [](int status, std::string_view message) {
+    const auto code = status == 413 ? "RequestEntityTooLarge" : "SerializationException";
+    return json_error(refuse(code, std::string(message), status).value(), "");
+  };
+  return route;
+}
+
+}  // namespace
+
+std::variant<net::Route, net::Response> Router::route(const net::RequestHead& head) {
+  if (begins_with(head.path, kRunnerPath) && !begins_with(head.headers.get("Authorization"), "AWS4-")) {
+    return services_.runner.route(head);
+  }
+  if (head.path == "/healthz" && head.method == "GET" && !head.headers.has("Authorization")) {
+    return whole_body([](net::Request&) {
+      net::Response response;
+      response.headers.set("Content-Type", "text/plain");
+      response.body = "ok\n";
+      return response;
+    });
+  }
+  auto signer = authenticator_.identify(head);
+  if (!signer) return refusal(head, guess_service(head), signer.error(), "");
+  if (signer->claim.scope.service == "s3") return route_s3(head, *std::move(signer));
+  return whole_body([this, signer = *std::move(signer)](net::Request& request) {
+    const auto verified =
+        authenticator_.verify(signer, request.head, wire::sigv4::payload_hash_of(request.body));
+    if (!verified) {
+      return refusal(request.head, signer.claim.scope.service, verified.error(), signer.caller.request_id);
+    }
+    return answer(request.head, signer, request.body);
+  });
+}
+
+std::variant<net::Route, net::Response> Router::route_s3(const net::RequestHead& head, Signed signer) {
+  const auto& declared = signer.claim.payload_hash;
+  const auto verified = authenticator_.verify(
+      signer, head, declared.empty() ? wire::sigv4::payload_hash_of("") : declared);
+  if (!verified) return refusal(head, "s3", verified.error(), signer.caller.request_id);
+  s3::Payload payload;
+  payload.hash = declared;
+  if (const auto framing = wire::sigv4::framing_of(declared)) {
+    payload.decoder = [framing = *framing, signer] {
+      return std::make_unique<wire::sigv4::AwsChunkedDecoder>(framing, signer.claim, signer.secret_key);
+    };
+  }
+  return services_.s3.route(head, signer.caller, std::move(payload));
+}
+
+net::Response Router::answer(const net::RequestHead& head, const Signed& signer, std::string_view body) {
+  const auto& service = signer.claim.scope.service;
+  const auto target = head.headers.get("X-Amz-Target");
+  if (service == "sagemaker") return run_json(services_.sagemaker, kSageMakerTarget, target, body, signer.caller);
+  if (service == "logs") return run_json(services_.logs, kLogsTarget, target, body, signer.caller);
+  if (service == "sts") return query::run_sts(body.empty() ? head.query : body, signer.caller);
+  if (service == "iam") return query::run_iam(body.empty() ? head.query : body, signer.caller);
+  if (service == "muster") return services_.manage.run(head, body, signer.caller);
+  return json_error(refuse("UnknownOperationException", "service \"" + service.substr(0, 64) +
+                                                            "\" is not one of sagemaker, logs, s3, sts, iam")
+                        .value(),
+                    signer.caller.request_id);
+}
+
+}  // namespace muster::api
