@@ -1,0 +1,240 @@
+// musterd: the control plane and its APIs on one port. Wiring only.
+//
+// Order of construction is order of dependency; destruction goes the other way, so that requests end before
+// the service, and the service before the stores. SIGTERM and SIGINT end musterd and leave jobs running.
+#include <CLI/CLI.hpp>
+#include <signal.h>
+#include <spdlog/sinks/rotating_file_sink.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+
+#include "api/logs/logs.h"
+#include "api/router/router.h"
+#include "api/sagemaker/sagemaker.h"
+#include "base/text.h"
+#include "config.h"
+#include "data/directory/directory.h"
+#include "data/objectstore/object_store.h"
+#include "engine/local/local_engine.h"
+#include "service/running.h"
+#include "store/sqlite/store.h"
+#include "telemetry/logs/log_store.h"
+
+namespace muster::app {
+namespace {
+
+constexpr const char* kVersion = MUSTER_VERSION;
+constexpr Millis kStopGrace{5'000};
+// Tried in turn at first start; below the ephemeral range, so that no outgoing connection holds them later.
+constexpr std::uint16_t kFirstPort = 9650;
+constexpr std::uint16_t kLastPort = 9749;
+
+struct Arguments {
+  std::string data = data::DataDirectory::default_path();
+  std::string listen;  // ADDRESS[:PORT]
+  int nodes = 0;       // 0: as configured
+  bool insecure = false;
+  bool version = false;
+};
+
+struct Address {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;
+};
+
+Result<Address> parse_address(const std::string& text) {
+  Address out;
+  const auto colon = text.rfind(':');
+  out.host = text.substr(0, colon);
+  if (colon != std::string::npos) {
+    const auto port = parse_int(text.substr(colon + 1));
+    if (!port || *port < 0 || *port > 65535) {
+      return fail(ErrorCode::invalid_argument, "--listen " + text + ": the port must be from 0 to 65535");
+    }
+    out.port = static_cast<std::uint16_t>(*port);
+  }
+  if (out.host.empty()) return fail(ErrorCode::invalid_argument, "--listen " + text + ": the address is missing; use ADDRESS:PORT");
+  return out;
+}
+
+// The address to listen on: the kept one; a different --listen for a directory that has one is refused while
+// jobs may still dial the old one.
+Result<Address> choose_address(const Arguments& arguments, const data::DataDirectory& directory) {
+  Address chosen;
+  const auto kept = directory.endpoint();
+  if (!arguments.listen.empty()) {
+    MUSTER_TRY(chosen, parse_address(arguments.listen));
+  }
+  if (kept) {
+    MUSTER_TRY(const auto url, net::parse_url(*kept));
+    const bool same = arguments.listen.empty() || (chosen.host == url.host && (chosen.port == 0 || chosen.port == url.port));
+    if (!same && !std::filesystem::is_empty(directory.run())) {
+      return fail(ErrorCode::failed_precondition,
+                  directory.path() + " was served at " + *kept + " and jobs may still run that dial it; start without --listen, or end them first with `muster down --stop-jobs`");
+    }
+    if (same) chosen = {url.host, url.port};
+  }
+  const bool loopback = chosen.host.rfind("127.", 0) == 0 || chosen.host == "localhost" || chosen.host == "::1";
+  if (!loopback && !arguments.insecure) {
+    return fail(ErrorCode::invalid_argument, "--listen " + chosen.host + " is reachable from other machines and this version has no TLS: "
+                                             "secrets would travel in clear; listen on 127.0.0.1, or say --insecure");
+  }
+  return chosen;
+}
+
+Result<std::unique_ptr<net::Server>> listen(Address address, net::Handler& handler) {
+  net::ServerOptions options;
+  options.address = address.host;
+  options.port = address.port;
+  if (address.port != 0) return net::Server::start(options, handler);
+  for (auto port = kFirstPort; port <= kLastPort; ++port) {
+    options.port = port;
+    auto server = net::Server::start(options, handler);
+    if (server || server.error().code != ErrorCode::already_exists) return server;
+  }
+  return fail(ErrorCode::already_exists, "ports 9650 to 9749 are all taken on " + address.host + "; choose one with --listen ADDRESS:PORT");
+}
+
+// Requests that come before everything is wired wait for nothing: they are told to retry.
+class LateHandler final : public net::Handler {
+ public:
+  std::variant<net::Route, net::Response> route(const net::RequestHead& head) override {
+    if (auto* handler = handler_.load()) return handler->route(head);
+    net::Response response;
+    response.status = 503;
+    response.headers.set("Retry-After", "1");
+    response.body = "musterd is starting\n";
+    return response;
+  }
+  void set(net::Handler* handler) { handler_ = handler; }
+
+ private:
+  std::atomic<net::Handler*> handler_ = nullptr;
+};
+
+void set_up_log(const std::string& path) {
+  auto file = std::make_shared<spdlog::sinks::rotating_file_sink_mt>(path, 16 << 20, 3);
+  auto logger = std::make_shared<spdlog::logger>("musterd", spdlog::sinks_init_list{
+      file, std::make_shared<spdlog::sinks::stderr_color_sink_mt>()});
+  logger->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+Result<void> ensure_root_key(service::Service& service, const api::Keyring& keyring, const data::DataDirectory& directory,
+                             const Clock& clock) {
+  if (directory.root_key()) return {};
+  auto made = keyring.make_key("root", clock.now());
+  MUSTER_TRY(const auto reply, service.call(control::AddAccessKey{made.record}));
+  if (reply.error) return tl::unexpected(*reply.error);
+  return directory.write_root_key({made.credentials.access_key, made.credentials.secret_key});
+}
+
+std::string runner_program() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path().string() + "/muster-runner";
+}
+
+// Blocks SIGTERM and SIGINT in this and every later thread; returns a descriptor on which they arrive.
+UniqueFd stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  return UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC));
+}
+
+Result<void> serve(const Arguments& arguments) {
+  const auto signals = stop_signals();
+  MUSTER_TRY(const auto directory, data::DataDirectory::open_or_create(arguments.data));
+  MUSTER_TRY(const auto lock, directory.lock());
+  MUSTER_CHECK(directory.write_pid(::getpid()));
+  set_up_log(directory.log_file());
+  MUSTER_TRY(auto config, load_config(directory.configuration()));
+  if (arguments.nodes != 0) config.nodes = arguments.nodes;
+  MUSTER_TRY(const auto address, choose_address(arguments, directory));
+
+  const SystemClock clock;
+  LateHandler door;
+  MUSTER_TRY(const auto server, listen(address, door));
+  const auto url = "http://" + address.host + ":" + std::to_string(server->port());
+  MUSTER_CHECK(directory.write_endpoint(url));
+
+  MUSTER_TRY(auto keyring, api::Keyring::load(directory.master_key()));
+  MUSTER_TRY(const auto store, store::open_sqlite(directory.state()));
+  MUSTER_TRY(const auto objects, objectstore::open({.directory = directory.objects()}));
+  MUSTER_TRY(const auto logs, telemetry::open_log_store(directory.logs()));
+  MUSTER_TRY(const auto engine, engine::local::LocalEngine::create({.data_directory = directory.path(),
+                                                                   .runner_program = runner_program(),
+                                                                   .endpoint_url = url,
+                                                                   .nodes = config.nodes,
+                                                                   .user = config.user}));
+  service::RunningOptions options;
+  options.on_fatal = [](const Error& error) {
+    spdlog::critical("musterd cannot go on: {}; jobs keep running", error.message);
+    ::kill(::getpid(), SIGTERM);
+  };
+  MUSTER_TRY(const auto service, service::start({*store, *engine, *logs, keyring, clock}, options));
+  MUSTER_CHECK(ensure_root_key(*service, keyring, directory, clock));
+
+  const auto model = api::Model::load();
+  api::Authenticator authenticator(*service, keyring, clock, config.account);
+  const api::s3::S3Service s3(*objects, {.region = config.region, .endpoint_url = url});
+  api::RunnerApi runner(*service, *logs, keyring, clock);
+  api::ManageApi manage(*service, {kVersion, directory.path(), [&] { return engine->inventory(); }});
+  api::sagemaker::Options sagemaker;
+  sagemaker.images = config.images;
+  sagemaker.instance_types = config.instance_types;
+  sagemaker.bucket_exists = [&](const std::string& bucket) { return objects->bucket(bucket).has_value(); };
+  api::Router router(authenticator, {api::sagemaker::operations(*service, model, sagemaker),
+                                     api::logs::operations(*logs, model), s3, runner, manage});
+  door.set(&router);
+  if (const auto inventory = engine->inventory()) {
+    spdlog::info("musterd {} serves {} from {}, {} local nodes", kVersion, url, directory.path(), inventory->nodes.size());
+    spdlog::info("in force for jobs: {}", join(inventory->isolation, "; "));
+    for (const auto& missing : inventory->not_isolated) spdlog::warn("not in force for jobs: {}", missing);
+  }
+
+  signalfd_siginfo info{};
+  while (::read(signals.get(), &info, sizeof info) < 0 && errno == EINTR) {
+  }
+  spdlog::info("stopping on {}; jobs keep running", info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
+  service->shut_down();
+  server->stop(kStopGrace);
+  door.set(nullptr);
+  return {};
+}
+
+int run(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("musterd serves the training APIs of SageMaker, CloudWatch Logs and S3 on one port.\n"
+               "Usually started by `muster up`.");
+  app.add_option("--data", arguments.data, "data directory")->capture_default_str();
+  app.add_option("--listen", arguments.listen, "ADDRESS[:PORT]; chosen at first start (127.0.0.1, first free of 9650-9749) and kept");
+  app.add_option("--nodes", arguments.nodes, "virtual nodes on this machine (default: local.nodes of muster.toml, else 2)")
+      ->check(CLI::Range(1, 250));
+  app.add_flag("--insecure", arguments.insecure, "listen beyond loopback without TLS");
+  app.add_flag("--version", arguments.version, "print the version");
+  app.footer("Example:\n  musterd --data /srv/muster --nodes 4");
+  CLI11_PARSE(app, argc, argv);
+  if (arguments.version) {
+    std::cout << "musterd " << kVersion << "\n";
+    return 0;
+  }
+  const auto served = serve(arguments);
+  if (!served) {
+    std::cerr << "musterd: " << served.error().message << "\n";
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace muster::app
+
+int main(int argc, char** argv) { return muster::app::run(argc, argv); }
