@@ -1,0 +1,164 @@
+#include "cli/request_file.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <toml++/toml.h>
+
+namespace muster::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+json::Value to_json(const toml::node& node) {
+  if (const auto* table = node.as_table()) {
+    json::Object out;
+    for (const auto& [key, value] : *table) out[std::string_view(key.str())] = to_json(value);
+    return out;
+  }
+  if (const auto* array = node.as_array()) {
+    json::Array out;
+    for (const auto& element : *array) out.push_back(to_json(element));
+    return out;
+  }
+  if (const auto text = node.value_exact<std::string>()) return json::Value(*text);
+  if (const auto number = node.value_exact<std::int64_t>()) return json::Value(*number);
+  if (const auto real = node.value_exact<double>()) return json::Value(*real);
+  if (const auto flag = node.value_exact<bool>()) return json::Value(*flag);
+  return nullptr;  // dates: no request has one
+}
+
+Result<json::Object> read_toml(const std::string& path) {
+  if (!fs::exists(path)) return fail(ErrorCode::not_found, "there is no file " + path);
+  try {
+    return to_json(toml::parse_file(path)).as_object();
+  } catch (const toml::parse_error& error) {
+    return fail(ErrorCode::invalid_argument, path + ", line " + std::to_string(error.source().begin.line) + ": " +
+                                                 std::string(error.description()));
+  }
+}
+
+// Hyperparameters and environment are strings on the wire; numbers and flags in the file become text.
+void values_to_text(json::Object& request, std::string_view member) {
+  auto* map = request.if_contains(member);
+  if (map == nullptr || !map->is_object()) return;
+  for (auto& entry : map->get_object()) {
+    if (!entry.value().is_string() && !entry.value().is_object() && !entry.value().is_array()) {
+      entry.value() = json::dump(entry.value());
+    }
+  }
+}
+
+// "my model_2.toml" -> "my-model-2": what a job name allows.
+std::string stem_name(const std::string& path) {
+  std::string out;
+  for (const char c : fs::path(path).stem().string()) {
+    const bool word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (word) {
+      out += c;
+    } else if (!out.empty() && out.back() != '-') {
+      out += '-';
+    }
+  }
+  while (!out.empty() && out.back() == '-') out.pop_back();
+  return out.empty() ? "job" : out.substr(0, 50);
+}
+
+template <typename Value>
+void set_default(json::Object& object, std::string_view member, Value value) {
+  if (!object.contains(member)) object[member] = std::move(value);
+}
+
+json::Object& object_at(json::Object& object, std::string_view member) {
+  auto& value = object[member];
+  if (!value.is_object()) value = json::Object{};
+  return value.get_object();
+}
+
+class Preparer {
+ public:
+  Preparer(const std::string& file, const RequestDefaults& defaults)
+      : folder_(fs::absolute(file).parent_path()), defaults_(defaults) {}
+
+  Result<void> training(PreparedRequest& out) {
+    auto& request = out.request;
+    values_to_text(request, "HyperParameters");
+    values_to_text(request, "Environment");
+    set_default(object_at(request, "AlgorithmSpecification"), "TrainingInputMode", "File");
+    set_default(object_at(request, "AlgorithmSpecification"), "TrainingImage", "muster/train");
+    auto& resources = object_at(request, "ResourceConfig");
+    set_default(resources, "InstanceType", "ml.m5.large");
+    set_default(resources, "InstanceCount", 1);
+    set_default(resources, "VolumeSizeInGB", 1);
+    set_default(object_at(request, "OutputDataConfig"), "S3OutputPath", "s3://" + defaults_.bucket + "/output");
+    set_default(object_at(request, "StoppingCondition"), "MaxRuntimeInSeconds", 86'400);
+    auto* channels = request.if_contains("InputDataConfig");
+    if (channels == nullptr || !channels->is_array()) return {};
+    for (auto& channel : channels->get_array()) {
+      if (!channel.is_object()) continue;
+      const auto name = json::opt_string(channel.get_object(), "ChannelName").value_or("channel");
+      auto& source = object_at(object_at(channel.get_object(), "DataSource"), "S3DataSource");
+      set_default(source, "S3DataType", "S3Prefix");
+      set_default(source, "S3DataDistributionType", "FullyReplicated");
+      MUSTER_CHECK(replace_path(source, "InputDataConfig " + name, out.job_name + "/input/" + name, out));
+    }
+    return {};
+  }
+
+  Result<void> processing(PreparedRequest& out) {
+    auto& request = out.request;
+    values_to_text(request, "Environment");
+    set_default(object_at(request, "AppSpecification"), "ImageUri", "muster/data");
+    auto& cluster = object_at(object_at(request, "ProcessingResources"), "ClusterConfig");
+    set_default(cluster, "InstanceType", "ml.m5.large");
+    set_default(cluster, "InstanceCount", 1);
+    set_default(cluster, "VolumeSizeInGB", 1);
+    auto* inputs = request.if_contains("ProcessingInputs");
+    if (inputs == nullptr || !inputs->is_array()) return {};
+    for (auto& input : inputs->get_array()) {
+      if (!input.is_object()) continue;
+      const auto name = json::opt_string(input.get_object(), "InputName").value_or("input");
+      auto& source = object_at(input.get_object(), "S3Input");
+      set_default(source, "S3DataType", "S3Prefix");
+      set_default(source, "S3InputMode", "File");
+      set_default(source, "LocalPath", "/opt/ml/processing/input/" + name);
+      MUSTER_CHECK(replace_path(source, "ProcessingInputs " + name, out.job_name + "/input/" + name, out));
+    }
+    return {};
+  }
+
+ private:
+  // An S3Uri that names something on this machine becomes an upload.
+  Result<void> replace_path(json::Object& source, const std::string& what, const std::string& prefix, PreparedRequest& out) {
+    const auto uri = json::opt_string(source, "S3Uri").value_or("");
+    if (uri.rfind("s3://", 0) == 0) return {};
+    if (uri.empty()) return fail(ErrorCode::invalid_argument, what + ": S3Uri is missing; give s3://BUCKET/PREFIX or a path");
+    const auto path = (folder_ / uri).lexically_normal();
+    if (!fs::exists(path)) {
+      return fail(ErrorCode::not_found, what + ": S3Uri is \"" + uri + "\", which is neither s3://BUCKET/PREFIX nor a path that exists (" + path.string() + ")");
+    }
+    const auto target = "s3://" + defaults_.bucket + "/" + prefix;
+    out.uploads.push_back({path.string(), target});
+    source["S3Uri"] = target;
+    return {};
+  }
+
+  fs::path folder_;
+  const RequestDefaults& defaults_;
+};
+
+}  // namespace
+
+Result<PreparedRequest> prepare_request(const std::string& toml_file, RequestKind kind, const RequestDefaults& defaults) {
+  PreparedRequest out;
+  MUSTER_TRY(out.request, read_toml(toml_file));
+  const std::string_view name_member = kind == RequestKind::training ? "TrainingJobName" : "ProcessingJobName";
+  set_default(out.request, name_member, stem_name(toml_file) + "-" + defaults.name_suffix);
+  MUSTER_TRY(out.job_name, json::get_string(out.request, name_member));
+  set_default(out.request, "RoleArn", "arn:aws:iam::" + defaults.account + ":role/muster");
+  Preparer preparer(toml_file, defaults);
+  auto prepared = kind == RequestKind::training ? preparer.training(out) : preparer.processing(out);
+  if (!prepared) return tl::unexpected(prepared.error().with_context(toml_file));
+  return out;
+}
+
+}  // namespace muster::cli

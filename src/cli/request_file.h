@@ -1,0 +1,38 @@
+// A request in TOML: the members of CreateTrainingJob or CreateProcessingJob by their API names.
+//
+// What is left out gets a default that suits a local service (name, role, instance type, output path); an S3Uri
+// of an input that is a path on this machine, relative to the file, is uploaded and replaced. Reading is pure
+// but for the file itself and looking whether such paths exist.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace muster::cli {
+
+enum class RequestKind { training, processing };
+
+struct Upload {
+  std::string local_path;  // file or folder
+  std::string s3_uri;      // prefix that its files go below
+};
+
+struct PreparedRequest {
+  std::string job_name;
+  json::Object request;
+  std::vector<Upload> uploads;
+};
+
+struct RequestDefaults {
+  std::string account = "000000000000";
+  std::string bucket;       // for uploads and outputs
+  std::string name_suffix;  // "7f3a": makes a name of the file's stem when none is given
+};
+
+// Errors name the file, the line and the member.
+Result<PreparedRequest> prepare_request(const std::string& toml_file, RequestKind kind, const RequestDefaults& defaults);
+
+}  // namespace muster::cli
