@@ -24,6 +24,7 @@ struct NodeReport {
   std::string remedy;                 // what would change that
   std::vector<std::string> in_force;  // "pid namespace", ...
   std::vector<std::string> missing;   // and why
+  bool names_resolve = true;          // not sent: for the inner process
   std::string not_startable;          // probe: what the job's user cannot start, and why
 };
 std::string encode(const NodeReport& report);

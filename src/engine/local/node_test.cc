@@ -103,25 +103,26 @@ TEST(Node, AJobCannotReadTheServicesKeys) {
   plant_secrets(world);
   const auto data = world.data();
   const auto token = world.folder(launch_id(0)) + "/token";
-  const auto said = run(world, "cat " + data + "/keys/master; cat " + token + "; ls -A " + data +
-                                   " | wc -l; "
-                                   "umount " +
-                                   data + "; umount -l " + data + "; cat " + data +
-                                   "/keys/master; "
-                                   "cat /proc/1/root" +
-                                   data +
-                                   "/keys/master; cat /proc/1/fd/*/token; cat /proc/1/environ; "
-                                   "unshare -rm sh -c 'umount " +
-                                   data + "; cat " + data +
-                                   "/keys/master'; "
-                                   "unshare -m sh -c 'umount " +
-                                   data + "; cat " + data +
-                                   "/keys/master'; "
-                                   "mkdir /opt/ml/m; mount --bind / /opt/ml/m; cat /opt/ml/m" +
-                                   data +
-                                   "/keys/master; "
-                                   "unshare -rm sh -c 'mount --bind / /opt/ml/m; cat /opt/ml/m" +
-                                   data + "/keys/master'; echo end");
+  const auto said =
+      run(world, "cat " + data + "/keys/master; cat " + token + "; ls -A " + data +
+                     " | wc -l; "
+                     "umount " +
+                     data + "; umount -l " + data + "; cat " + data +
+                     "/keys/master; "
+                     "cat /proc/1/root" +
+                     data +
+                     "/keys/master; cat /proc/1/fd/*/token /proc/self/fd/*/token; cat /proc/1/environ; "
+                     "unshare -rm sh -c 'umount " +
+                     data + "; cat " + data +
+                     "/keys/master'; "
+                     "unshare -m sh -c 'umount " +
+                     data + "; cat " + data +
+                     "/keys/master'; "
+                     "mkdir /opt/ml/m; mount --bind / /opt/ml/m; cat /opt/ml/m" +
+                     data +
+                     "/keys/master; "
+                     "unshare -rm sh -c 'mount --bind / /opt/ml/m; cat /opt/ml/m" +
+                     data + "/keys/master'; echo end");
   EXPECT_EQ(said.exit, "runner ended with code 0");
   EXPECT_EQ(said.out.find("the-key-of-the-house"), std::string::npos) << said.out;
   EXPECT_EQ(said.out.find("secret-of-rank-0"), std::string::npos) << said.out;

@@ -80,6 +80,7 @@ Result<void> furnish(const NodePlan& plan, int folder, NodeReport& report) {
   if (const auto hosts = mount_hosts(folder)) {
     report.in_force.emplace_back("own /etc/hosts");
   } else {
+    report.names_resolve = false;
     report.missing.push_back("own /etc/hosts: names algo-N do not resolve (" + hosts.error().message + ")");
   }
   MUSTER_CHECK(cover(plan.data_directory));
@@ -198,6 +199,7 @@ Result<Node> make_node(const std::string& path, Handshake& handshake, NodeReport
 
   Node node;
   node.isolated = plan.isolate;
+  node.names_resolve = plan.isolate && report.names_resolve;
   node.user = plan.user;
   if (!plan.isolate && !plan.user.change) node.user.home = path + "/home";
   node.opt_ml = plan.isolate ? "/opt/ml" : path + "/ml";

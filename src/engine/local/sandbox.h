@@ -43,6 +43,7 @@ struct Node {
   // built-in programs run, and every path below /opt/ml must be rewritten).
   std::string opt_ml;
   bool isolated = true;
+  bool names_resolve = true;  // algo-1 .. algo-N, by /etc/hosts of the node
   JobUser user;
 };
 
