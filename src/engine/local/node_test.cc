@@ -60,6 +60,8 @@ bool is_held(const std::string& path) {
 
 // Data directories hold more than run/: keys, another job's folder.
 void plant_secrets(const LocalWorld& world) {
+  // Only the cover stands between them and another user.
+  ASSERT_EQ(::chmod(world.data().c_str(), 0755), 0);
   ASSERT_OK(make_directories(world.data() + "/keys"));
   ASSERT_OK(write_file_atomic(world.data() + "/keys/master", "the-key-of-the-house", 0644));
   ASSERT_OK(make_directories(world.run() + "/a99-r0-i1"));
