@@ -38,7 +38,6 @@ struct Config {
 
   double lr = 1e-3, min_lr = 1e-4;
   std::int64_t warmup = 20;
-  std::string schedule = "cosine";
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, clip = 1.0;
 
   std::string checkpoint_dir;     // empty: no checkpoints
