@@ -241,14 +241,15 @@ void hold_stop_signals() {
 Result<AgentEnd> run_agent(const AgentOptions& options) { return Agent(options).run(); }
 
 std::vector<std::string> rank_flags(const RankPlace& place) {
-  return {"--rank",        std::to_string(place.rank),
-          "--world",       std::to_string(place.world),
-          "--local-rank",  std::to_string(place.local_rank),
-          "--local-world", std::to_string(place.local_world),
-          "--node",        std::to_string(place.node),
-          "--store",       place.store_host + ":" + std::to_string(place.store_port),
-          "--address",     place.address,
-          "--epoch",       place.epoch};
+  std::vector<std::string> flags = {"--rank",        std::to_string(place.rank),
+                                    "--world",       std::to_string(place.world),
+                                    "--local-rank",  std::to_string(place.local_rank),
+                                    "--local-world", std::to_string(place.local_world),
+                                    "--node",        std::to_string(place.node),
+                                    "--store",       place.store_host + ":" + std::to_string(place.store_port),
+                                    "--epoch",       place.epoch};
+  if (!place.address.empty()) flags.insert(flags.end(), {"--address", place.address});
+  return flags;
 }
 
 }  // namespace muster::train

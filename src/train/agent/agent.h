@@ -44,7 +44,7 @@ void hold_stop_signals();
 // Precondition: hold_stop_signals().
 Result<AgentEnd> run_agent(const AgentOptions& options);
 
-// The flags that tell a rank its place, and their reading back.
+// The flags that tell a rank its place: muster-train train reads them back.
 std::vector<std::string> rank_flags(const RankPlace& place);
 
 }  // namespace muster::train

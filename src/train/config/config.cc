@@ -116,6 +116,11 @@ Result<JobSettings> read_job(const std::string& root) {
   if (exists(tokenizer)) add("data.tokenizer", tokenizer, "channel tokenizer");
   add("output.dir", root + "/model", "job");
   add("checkpoint.dir", root + "/checkpoints", "job");
+  if (const auto where = read_file(folder + "checkpointconfig.json", 1 << 20)) {
+    const auto object = json::parse_object(*where);
+    if (!object) return tl::unexpected(object.error().with_context("checkpointconfig.json"));
+    if (const auto path = json::opt_string(*object, "LocalPath")) add("checkpoint.dir", *path, "checkpointconfig.json");
+  }
 
   const auto values = json::parse_object(trim(*text).empty() ? std::string("{}") : *text);
   if (!values) return tl::unexpected(values.error().with_context("hyperparameters.json"));
@@ -152,7 +157,7 @@ Result<Config> resolve(const std::vector<Setting>& settings) {
   // What only another key can judge.
   if (config.model.head_dim == 0 && config.model.heads > 0) config.model.head_dim = config.model.width / config.model.heads;
   if (config.model.kv_heads == 0) config.model.kv_heads = config.model.heads;
-  config.model.max_sequence = std::max(config.model.max_sequence, config.sequence);
+  config.model.max_sequence = config.sequence;
   if (config.min_lr > config.lr) {
     return fail(ErrorCode::invalid_argument, "optim.min_lr = " + text_of(Scalar(config.min_lr)) + " is above optim.lr = " +
                                                  text_of(Scalar(config.lr)) + "; lower one or raise the other");

@@ -115,6 +115,8 @@ TEST(Job, HyperparametersAndChannels) {
   EXPECT_EQ(config->tokenizer, root / "input/data/tokenizer/tokenizer.model");
   EXPECT_EQ(config->output_dir, root / "model");
   EXPECT_EQ(config->checkpoint_dir, root / "checkpoints");
+  ASSERT_TRUE(write_file_atomic(root / "input/config/checkpointconfig.json", R"({"S3Uri":"s3://b/c","LocalPath":"/elsewhere"})"));
+  EXPECT_EQ(resolve(read_job(root.path())->settings)->checkpoint_dir, "/elsewhere");
 }
 
 TEST(Job, BadHyperparametersAreNamed) {

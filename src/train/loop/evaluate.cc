@@ -1,0 +1,44 @@
+#include "train/loop/evaluate.h"
+
+#include <algorithm>
+#include <numbers>
+
+namespace muster::train {
+
+Result<Evaluation> evaluate(Model& model, const Loader& loader, std::uint64_t windows_max, std::uint64_t rows, Comm& comm) {
+  const std::uint64_t windows = std::min(windows_max, loader.windows()), groups = (windows + rows - 1) / rows;
+  const auto window_of = [&](std::uint64_t i) { return i * loader.windows() / windows; };
+  // Each group is summed by one rank; the others add exact zeros.
+  std::vector<double> losses(groups);
+  std::vector<std::int64_t> counts(2);  // tokens, bytes
+  Samples all, one;
+  for (std::uint64_t group = static_cast<std::uint64_t>(comm.rank()); group < groups;
+       group += static_cast<std::uint64_t>(comm.size())) {
+    const std::uint64_t first = group * rows, count = std::min(rows, windows - first);
+    all.tokens.clear();
+    all.targets.clear();
+    for (std::uint64_t i = first; i < first + count; ++i) {
+      MUSTER_CHECK(loader.windows_in_order(window_of(i), 1, one));
+      all.tokens.insert(all.tokens.end(), one.tokens.begin(), one.tokens.end());
+      all.targets.insert(all.targets.end(), one.targets.begin(), one.targets.end());
+      MUSTER_TRY(const std::uint64_t bytes, loader.target_bytes(window_of(i)));
+      counts[1] += static_cast<std::int64_t>(bytes);
+    }
+    MUSTER_TRY(const StepResult result, model.evaluate({.tokens = all.tokens,
+                                                        .targets = all.targets,
+                                                        .rows = static_cast<std::int64_t>(count),
+                                                        .sequence = static_cast<std::int64_t>(loader.sequence())}));
+    losses[group] = result.loss_sum;
+    counts[0] += result.tokens;
+  }
+  MUSTER_CHECK(comm.all_reduce<double>(losses));
+  MUSTER_CHECK(comm.all_reduce<std::int64_t>(counts));
+  double sum = 0;
+  for (const double loss : losses) sum += loss;
+  Evaluation out{.windows = windows, .tokens = counts[0], .bytes = static_cast<std::uint64_t>(counts[1])};
+  out.loss = sum / static_cast<double>(std::max<std::int64_t>(1, out.tokens));
+  out.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(std::max<std::uint64_t>(1, out.bytes));
+  return out;
+}
+
+}  // namespace muster::train

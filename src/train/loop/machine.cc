@@ -1,0 +1,87 @@
+#include "train/loop/machine.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "train/tensor.h"
+#include <torch/version.h>
+
+namespace muster::train {
+namespace {
+
+struct Affinity {
+  int count = 1;
+  std::string mask;  // one character a core
+};
+
+Affinity affinity() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  Affinity result;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return result;
+  result.count = std::max(1, CPU_COUNT(&set));
+  for (int core = 0; core < CPU_SETSIZE; ++core) result.mask += CPU_ISSET(core, &set) ? '1' : '0';
+  return result;
+}
+
+// Cores that the quota of this process's cgroup (v2) and of those above it allows; 0: no limit.
+int quota_cores() {
+  const auto groups = read_file("/proc/self/cgroup", 1 << 16);
+  if (!groups) return 0;
+  double smallest = 0;
+  for (const auto line : split(*groups, '\n')) {
+    if (!line.starts_with("0::/")) continue;
+    for (std::string path(line.substr(3)); !path.empty(); path = path.substr(0, path.rfind('/'))) {
+      const auto text = read_file("/sys/fs/cgroup" + path + "/cpu.max", 4096);
+      const auto parts = text ? split(trim(*text), ' ') : std::vector<std::string_view>();
+      const auto quota = parts.size() == 2 ? parse_double(parts[0]) : std::nullopt;
+      const auto period = parts.size() == 2 ? parse_double(parts[1]) : std::nullopt;
+      if (quota && period && *period > 0) {
+        const double cores = *quota / *period;
+        smallest = smallest > 0 ? std::min(smallest, cores) : cores;
+      }
+    }
+  }
+  return static_cast<int>(std::ceil(smallest));
+}
+
+std::string cpu_model() {
+  // /proc files have no size: read_file reads to the end all the same.
+  const auto text = read_file("/proc/cpuinfo", 16 << 20);
+  if (!text) return "unknown";
+  for (const auto line : split(*text, '\n')) {
+    if (line.starts_with("model name")) return std::string(trim(line.substr(line.find(':') + 1)));
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+int usable_cores() {
+  const int mask = affinity().count, quota = quota_cores();
+  return quota > 0 ? std::min(mask, quota) : mask;
+}
+
+Result<int> choose_threads(int wanted, int local_ranks, Comm& comm) {
+  const Affinity mine = affinity();
+  const auto boot = read_file("/proc/sys/kernel/random/boot_id", 4096);
+  const std::string place = (boot ? *boot : std::string()) + mine.mask;
+  MUSTER_TRY(const auto places, comm.gather_text(place));  // collective even where nobody needs it
+  if (wanted > 0) return wanted;
+  const auto sharing = static_cast<int>(std::count(places.begin(), places.end(), place));
+  int threads = mine.count / sharing;
+  if (const int quota = quota_cores(); quota > 0) threads = std::min(threads, quota / std::max(1, local_ranks));
+  return std::max(1, threads);
+}
+
+void set_threads(int threads) { at::set_num_threads(threads); }
+
+json::Object machine_description(const std::string& gemm_path, int threads) {
+  return {{"cpu", cpu_model()}, {"mkl_cbwr", gemm_path}, {"threads", threads}, {"library", "libtorch " TORCH_VERSION}};
+}
+
+}  // namespace muster::train

@@ -1,0 +1,24 @@
+// What this machine gives a rank, and what its bits depend on.
+#pragma once
+
+#include <string>
+
+#include "base/json.h"
+#include "train/comm/comm.h"
+
+namespace muster::train {
+
+// Cores this process may use: its affinity mask, and its cgroup's quota (v2) rounded up.
+int usable_cores();
+
+// wanted > 0: that many. Else the cores shared evenly by the ranks that run on them (same machine, same mask),
+// at least 1. Collective.
+Result<int> choose_threads(int wanted, int local_ranks, Comm& comm);
+
+// For tensor operations of the calling thread and of those it starts.
+void set_threads(int threads);
+
+// CPU, GEMM code path, threads, library: a resume under another description is not bitwise.
+json::Object machine_description(const std::string& gemm_path, int threads);
+
+}  // namespace muster::train

@@ -1,0 +1,113 @@
+#include "train/loop/rank.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <iostream>
+
+#include "base/file.h"
+#include "train/agent/agent.h"
+#include "train/comm/comm.h"
+#include "train/comm/gloo/gloo.h"
+#include "train/data/loader.h"
+#include "train/loop/machine.h"
+#include "train/loop/trainer.h"
+
+namespace muster::train {
+namespace {
+
+std::atomic<bool> g_stop{false};  // set by the signal handler, the one place it can write to
+
+void on_stop(int) { g_stop.store(true, std::memory_order_relaxed); }
+
+void handle_signals(bool has_agent) {
+  struct sigaction action {};
+  action.sa_handler = on_stop;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGTERM, &action, nullptr);
+  if (has_agent) action.sa_handler = SIG_IGN;  // a terminal's Ctrl-C reaches the agent too, which sends SIGTERM
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGHUP, &action, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+struct Joined {
+  std::unique_ptr<StoreServer> store;  // only where no agent hosts it
+  std::unique_ptr<Comm> comm;
+};
+
+Result<Joined> join(const RankOptions& options) {
+  const RankPlace& place = options.place;
+  Joined joined;
+  if (place.host_store) {
+    MUSTER_TRY(UniqueFd listener, listen_for_store(place.store_host, place.store_port));
+    MUSTER_TRY(joined.store, start_store(place.store_host, std::move(listener)));
+  }
+  if (place.world == 1) {
+    joined.comm = std::make_unique<Comm>("world", single_transport());
+    return joined;
+  }
+  std::string address = place.address;
+  if (address.empty()) {
+    MUSTER_TRY(address, address_towards(place.store_host, place.store_port));
+  }
+  MUSTER_TRY(auto transport, gloo_transport({.store_host = place.store_host,
+                                             .store_port = place.store_port,
+                                             .prefix = options.job + "/" + place.epoch,
+                                             .address = address,
+                                             .rank = place.rank,
+                                             .size = place.world,
+                                             .timeout = Millis(static_cast<std::int64_t>(options.config.timeout_s * 1000))}));
+  joined.comm = std::make_unique<Comm>("world", std::move(transport));
+  return joined;
+}
+
+void say(const std::string& line) {
+  std::cout << line << '\n' << std::flush;
+}
+
+Result<Outcome> train(const RankOptions& options) {
+  const Config& config = options.config;
+  if (config.train_data.empty()) {
+    return fail(ErrorCode::invalid_argument,
+                "data.train is not set: give --set data.train=FOLDER, a folder of token shards (muster-data tokenize "
+                "makes them), or in a job a channel named train");
+  }
+  MUSTER_TRY(const auto tokens, shard_stream(config.train_data));
+  std::unique_ptr<TokenStream> held_out;
+  if (!config.validation_data.empty()) {
+    MUSTER_TRY(held_out, shard_stream(config.validation_data));
+  }
+  MUSTER_TRY(const Joined joined, join(options));
+  MUSTER_TRY(const int threads, choose_threads(static_cast<int>(config.threads), options.place.local_world, *joined.comm));
+  set_threads(threads);
+  MUSTER_TRY(const auto trainer,
+             Trainer::create({.config = config,
+                              .train = tokens.get(),
+                              .validation = held_out.get(),
+                              .comm = joined.comm.get(),
+                              .writer = {.node = options.place.node, .local_rank = options.place.local_rank},
+                              .accepted = options.accepted,
+                              .machine = machine_description(options.gemm_path, threads),
+                              .say = say,
+                              .stop_requested = [] { return g_stop.load(std::memory_order_relaxed); }}));
+  auto outcome = trainer->run();
+  // Nobody leaves while another still talks: a closed connection would look like a lost peer.
+  if (outcome) MUSTER_CHECK(joined.comm->barrier());
+  return outcome;
+}
+
+}  // namespace
+
+int run_rank(const RankOptions& options) {
+  handle_signals(!options.place.host_store);
+  const auto outcome = train(options);
+  if (outcome) return *outcome == Outcome::stopped ? kExitStopped : kExitDone;
+  const Error& error = outcome.error();
+  std::cerr << "muster-train: rank " << options.place.rank << ": " << error.message << std::endl;
+  const bool lost = error.code == ErrorCode::unavailable || error.code == ErrorCode::timeout;
+  return lost && options.place.world > 1 ? kExitLostPeer : kExitFailed;
+}
+
+}  // namespace muster::train

@@ -1,0 +1,140 @@
+#include "train/loop/state.h"
+
+#include <algorithm>
+
+#include "base/file.h"
+
+namespace muster::train {
+namespace {
+
+constexpr char kFirstMoment[] = "optimizer.first_moment.";
+constexpr char kSecondMoment[] = "optimizer.second_moment.";
+
+const char* dtype_name(Dtype dtype) { return dtype == Dtype::f32 ? "F32" : "F64"; }
+
+// Elements [begin, end) of a flat buffer laid out as the table, as slices of its parameters.
+void append_slices(const ParamTable& table, const FlatBuffer& buffer, const std::string& prefix, Range range,
+                   std::vector<TensorSlice>& out) {
+  for (const Param& param : table.params()) {
+    const Range part{std::max(range.begin, param.offset), std::min(range.end, param.offset + param.numel)};
+    if (part.begin >= part.end) continue;
+    out.push_back({prefix + param.name, static_cast<std::uint64_t>(part.begin - param.offset), buffer.bytes(part)});
+  }
+}
+
+Result<void> read_all(Reader& reader, const ParamTable& table, const std::string& prefix, FlatBuffer& buffer) {
+  for (const Param& param : table.params()) {
+    MUSTER_CHECK(reader.read(prefix + param.name, 0, buffer.bytes(Range{param.offset, param.offset + param.numel})));
+  }
+  return {};
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+// config.json, by the names Hugging Face gives a Llama.
+json::Object model_json(const ModelConfig& model, const CheckpointInfo& info) {
+  return {{"architectures", json::Array{"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"vocab_size", model.vocab},
+          {"hidden_size", model.width},
+          {"intermediate_size", model.ffn},
+          {"num_hidden_layers", model.layers},
+          {"num_attention_heads", model.heads},
+          {"num_key_value_heads", model.kv_heads},
+          {"head_dim", model.head_dim},
+          {"max_position_embeddings", model.max_sequence},
+          {"rms_norm_eps", model.norm_eps},
+          {"rope_theta", model.rope_theta},
+          {"tie_word_embeddings", model.tied},
+          {"hidden_act", "silu"},
+          {"torch_dtype", "float32"},
+          {"muster", json::Object{{"step", info.step}, {"tokenizer_sha256", info.tokenizer_hash}, {"config", info.config}}}};
+}
+
+}  // namespace
+
+std::vector<TensorInfo> state_tensors(const ParamTable& table, Dtype dtype, bool with_optimizer) {
+  std::vector<TensorInfo> tensors;
+  for (const std::string& prefix : {std::string(), std::string(kFirstMoment), std::string(kSecondMoment)}) {
+    for (const Param& param : table.params()) tensors.push_back({prefix + param.name, dtype_name(dtype), param.shape});
+    if (!with_optimizer) break;
+  }
+  return tensors;
+}
+
+std::vector<TensorSlice> state_slices(const Model& model, const AdamW* optimizer, int part, int parts) {
+  const ParamTable& table = model.table();
+  const Range range{table.numel() * part / parts, table.numel() * (part + 1) / parts};
+  std::vector<TensorSlice> slices;
+  append_slices(table, model.parameters(), "", range, slices);
+  if (optimizer != nullptr) {
+    append_slices(table, optimizer->first_moment(), kFirstMoment, range, slices);
+    append_slices(table, optimizer->second_moment(), kSecondMoment, range, slices);
+  }
+  return slices;
+}
+
+Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer) {
+  const ParamTable& table = model.table();
+  const auto& stored = reader.info().tensors;
+  for (const TensorInfo& wanted : state_tensors(table, model.dtype(), optimizer != nullptr)) {
+    const auto found = std::find_if(stored.begin(), stored.end(), [&](const auto& t) { return t.name == wanted.name; });
+    if (found == stored.end()) {
+      return fail(ErrorCode::failed_precondition, "the checkpoint has no tensor " + wanted.name);
+    }
+    if (*found != wanted) {
+      return fail(ErrorCode::failed_precondition, "tensor " + wanted.name + " is " + found->dtype + " " +
+                                                      shape_text(found->shape) + " in the checkpoint, " + wanted.dtype +
+                                                      " " + shape_text(wanted.shape) + " in this model");
+    }
+  }
+  MUSTER_CHECK(read_all(reader, table, "", model.parameters()));
+  if (optimizer == nullptr) return {};
+  MUSTER_CHECK(read_all(reader, table, kFirstMoment, optimizer->first_moment()));
+  MUSTER_CHECK(read_all(reader, table, kSecondMoment, optimizer->second_moment()));
+  optimizer->set_steps(reader.info().step);
+  return {};
+}
+
+Result<LoadedModel> load_model(const std::string& folder) {
+  MUSTER_TRY(Latest latest, latest_checkpoint(folder));
+  if (!latest.reader) {
+    return fail(ErrorCode::not_found, "no model in " + folder + ": it has no finished step-N; give the folder that "
+                                      "training wrote as output.dir or checkpoint.dir");
+  }
+  Reader& reader = *latest.reader;
+  MUSTER_TRY(Config config, from_json(reader.info().config));
+  const auto& tensors = reader.info().tensors;
+  const auto embedding = std::find_if(tensors.begin(), tensors.end(), [](const auto& t) {
+    return t.name == "model.embed_tokens.weight";
+  });
+  if (embedding == tensors.end() || embedding->shape.size() != 2) {
+    return fail(ErrorCode::corrupt, "the checkpoint in " + folder + " has no model.embed_tokens.weight");
+  }
+  config.model.vocab = embedding->shape[0];
+  MUSTER_TRY(config.model, validated(config.model));
+  MUSTER_TRY(Model model, Model::create(config.model));
+  MUSTER_CHECK(restore_state(reader, model, nullptr));
+  return LoadedModel{std::move(model), std::move(config), reader.info().step, reader.info().tokenizer_hash};
+}
+
+Result<void> write_model(const std::string& folder, const Model& model, const Config& config, const CheckpointInfo& info) {
+  MUSTER_CHECK(make_directories(folder));
+  MUSTER_CHECK(write_file_atomic(folder + "/config.json", json::pretty(model_json(model.table().config(), info)) + "\n"));
+  if (!config.tokenizer.empty()) {
+    MUSTER_TRY(const std::string tokenizer, read_file(config.tokenizer));
+    MUSTER_CHECK(write_file_atomic(folder + "/tokenizer.model", tokenizer));
+  }
+  Comm alone("model", single_transport());
+  CheckpointInfo weights = info;
+  weights.tensors = state_tensors(model.table(), model.dtype(), false);
+  const auto slices = state_slices(model, nullptr, 0, 1);
+  MUSTER_CHECK(save_checkpoint(folder, weights, slices, {}, alone));
+  return prune_checkpoints(folder, 1);
+}
+
+}  // namespace muster::train

@@ -1,0 +1,40 @@
+// The durable state of a training run as checkpoint tensors: parameters and the two moments of AdamW, by the
+// names of the parameter table. Nothing in it depends on how many ranks wrote it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/ckpt/checkpoint.h"
+#include "train/config/config.h"
+#include "train/model/model.h"
+#include "train/optim/adamw.h"
+
+namespace muster::train {
+
+// The tensors of a checkpoint; without an optimizer, those of a finished model.
+std::vector<TensorInfo> state_tensors(const ParamTable& table, Dtype dtype, bool with_optimizer);
+
+// The share of part p of n in writing them: about equal bytes. `optimizer` may be null. The slices point into
+// the buffers.
+std::vector<TensorSlice> state_slices(const Model& model, const AdamW* optimizer, int part, int parts);
+
+// Reads parameters, and moments if `optimizer` is not null. corrupt or failed_precondition if names or shapes
+// do not fit the model.
+Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer);
+
+// A model as `train` leaves it (output.dir) or a folder of checkpoints (the newest valid one), for eval and
+// generate.
+struct LoadedModel {
+  Model model;
+  Config config;
+  std::int64_t step = 0;
+  std::string tokenizer_hash;
+};
+Result<LoadedModel> load_model(const std::string& folder);
+
+// Writes the finished model into `folder`: config.json, tokenizer.model if there is one, step-N without
+// optimizer state, and no older step. For one rank.
+Result<void> write_model(const std::string& folder, const Model& model, const Config& config, const CheckpointInfo& info);
+
+}  // namespace muster::train

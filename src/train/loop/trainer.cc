@@ -1,0 +1,401 @@
+#include "train/loop/trainer.h"
+
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "base/text.h"
+#include "train/loop/evaluate.h"
+#include "train/loop/state.h"
+
+namespace muster::train {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+double seconds_since(SteadyClock::time_point start) {
+  return std::chrono::duration<double>(SteadyClock::now() - start).count();
+}
+
+template <typename... Args>
+std::string format(const char* pattern, Args... args) {
+  char line[512];
+  std::snprintf(line, sizeof line, pattern, args...);
+  return line;
+}
+
+// What every rank must agree on before the first step.
+std::string fingerprint(const TrainerParts& parts) {
+  json::Object values = to_json(parts.config);
+  for (const char* key : {"data.train", "data.validation", "data.tokenizer", "output.dir", "checkpoint.dir", "run.threads"}) {
+    values.erase(key);  // may be other paths on other nodes
+  }
+  values["data"] = parts.train->description();
+  values["held_out"] = parts.validation != nullptr ? parts.validation->description() : json::Object{};
+  return json::dump(values);
+}
+
+Result<void> check_agreement(const TrainerParts& parts) {
+  MUSTER_TRY(const auto all, parts.comm->gather_text(fingerprint(parts)));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    MUSTER_TRY(const json::Object first, json::parse_object(all[0]));
+    MUSTER_TRY(const json::Object other, json::parse_object(all[rank]));
+    std::string differences;
+    for (const auto& [key, value] : first) {
+      const auto* there = other.if_contains(key);
+      if (there != nullptr && *there == value) continue;
+      differences += "; " + std::string(key) + " is " + json::dump(value) + " on rank 0, " +
+                     (there != nullptr ? json::dump(*there) : "absent") + " on rank " + std::to_string(rank);
+    }
+    return fail(ErrorCode::failed_precondition, "the ranks do not run the same thing" + differences);
+  }
+  return {};
+}
+
+}  // namespace
+
+class Trainer::Impl {
+ public:
+  Impl(TrainerParts parts, Model model, Loader loader, std::optional<Loader> held_out, BatchPart share)
+      : parts_(std::move(parts)),
+        config_(parts_.config),
+        comm_(*parts_.comm),
+        model_(std::move(model)),
+        optimizer_(model_.table(), parts_.dtype,
+                   {.beta1 = config_.beta1, .beta2 = config_.beta2, .eps = config_.eps, .weight_decay = config_.weight_decay}),
+        schedule_{.peak = config_.lr,
+                  .warmup = config_.warmup,
+                  .steps = config_.steps,
+                  .final_ratio = config_.lr > 0 ? config_.min_lr / config_.lr : 1.0},
+        loader_(loader),
+        held_out_(held_out),
+        share_(share) {}
+
+  Result<void> start();
+  Result<Outcome> run();
+  Result<StepReport> step();
+
+  std::int64_t steps_done() const { return step_; }
+  Model& model() { return model_; }
+  const AdamW& optimizer() const { return optimizer_; }
+
+ private:
+  struct Sums {
+    double loss = 0;
+    std::int64_t tokens = 0;
+    bool stop = false;
+  };
+  void say(const std::string& line) const {
+    if (comm_.rank() == 0 && parts_.say) parts_.say(line);
+  }
+  Result<void> resume(Reader& reader);
+  Result<StepResult> accumulate();
+  Result<Sums> exchange(const StepResult& mine);
+  tl::unexpected<Error> not_finite();
+  std::string culprit_parameter() const;
+  Result<void> evaluate_now();
+  Result<void> save();
+  Result<void> finish();
+  CheckpointInfo info() const;
+  void progress(const StepReport& report);
+
+  TrainerParts parts_;
+  const Config& config_;
+  Comm& comm_;
+  Model model_;
+  AdamW optimizer_;
+  Schedule schedule_;
+  Loader loader_;
+  std::optional<Loader> held_out_;
+  BatchPart share_;
+  Samples samples_;
+
+  std::int64_t step_ = 0;       // done
+  std::uint64_t consumed_ = 0;  // samples
+  std::int64_t saved_step_ = -1;
+  double last_loss_ = 0;
+  SteadyClock::time_point mark_ = SteadyClock::now();  // of the last line of progress
+  std::int64_t mark_step_ = 0;
+};
+
+// Restores the newest valid checkpoint or initialises. Every rank must find the same step.
+Result<void> Trainer::Impl::start() {
+  std::optional<Reader> reader;
+  Result<void> found;
+  if (!config_.checkpoint_dir.empty()) {
+    auto latest = latest_checkpoint(config_.checkpoint_dir);
+    if (latest) {
+      for (const auto& notice : latest->notices) say("checkpoint " + notice);
+      reader = std::move(latest->reader);
+    } else {
+      found = tl::unexpected(latest.error());
+    }
+  }
+  const std::string mine = !found ? "error: " + found.error().message : reader ? std::to_string(reader->info().step) : "none";
+  MUSTER_TRY(const auto all, comm_.gather_text(mine));
+  MUSTER_CHECK(found);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == mine) continue;
+    return fail(ErrorCode::failed_precondition,
+                "the ranks find different checkpoints in " + config_.checkpoint_dir + ": rank " +
+                    std::to_string(comm_.rank()) + " step " + mine + ", rank " + std::to_string(rank) + " " + all[rank] +
+                    "; all nodes must see the same files");
+  }
+  if (reader) return resume(*reader);
+  if (config_.checkpoint_resume == "required") {
+    return fail(ErrorCode::not_found, "checkpoint.resume = required, but there is no finished checkpoint in \"" +
+                                          config_.checkpoint_dir + "\"");
+  }
+  model_.init_parameters(static_cast<std::uint64_t>(config_.seed));
+  return {};
+}
+
+Result<void> Trainer::Impl::resume(Reader& reader) {
+  const CheckpointInfo& stored = reader.info();
+  MUSTER_CHECK(check_resume(stored.config, config_, parts_.accepted));
+  if (stored.tokenizer_hash != parts_.train->tokenizer_hash()) {
+    return fail(ErrorCode::failed_precondition, "the checkpoint was trained with tokenizer " + stored.tokenizer_hash +
+                                                    ", the data is made with " + parts_.train->tokenizer_hash());
+  }
+  if (stored.data != parts_.train->description()) {
+    return fail(ErrorCode::failed_precondition, "the checkpoint was trained on other data: " + json::dump(stored.data) +
+                                                    ", now " + json::dump(parts_.train->description()));
+  }
+  MUSTER_CHECK(restore_state(reader, model_, &optimizer_));
+  step_ = stored.step;
+  consumed_ = stored.samples;
+  saved_step_ = step_;
+  say("resume step=" + std::to_string(step_) + " samples=" + std::to_string(consumed_) + " from=" +
+      step_folder(config_.checkpoint_dir, step_));
+  if (stored.machine != parts_.machine) {
+    say("notice: not bitwise: the checkpoint is of " + json::dump(stored.machine) + ", this is " +
+        json::dump(parts_.machine));
+  }
+  return {};
+}
+
+// The micro-batches of this rank; gradients add up in the model.
+Result<StepResult> Trainer::Impl::accumulate() {
+  StepResult sum;
+  model_.start_accumulation();
+  for (std::uint64_t i = 0; i < share_.count; ++i) {
+    MUSTER_CHECK(loader_.samples(consumed_ + share_.first + i * share_.micro, share_.micro, samples_));
+    MUSTER_TRY(const StepResult one,
+               model_.forward_backward({.tokens = samples_.tokens,
+                                        .targets = samples_.targets,
+                                        .rows = static_cast<std::int64_t>(share_.micro),
+                                        .sequence = static_cast<std::int64_t>(loader_.sequence())}));
+    sum.loss_sum += one.loss_sum;
+    sum.tokens += one.tokens;
+  }
+  return sum;
+}
+
+// Loss, tokens and requests to stop of all ranks, summed in rank order.
+Result<Trainer::Impl::Sums> Trainer::Impl::exchange(const StepResult& mine) {
+  const std::array<double, 3> own = {mine.loss_sum, static_cast<double>(mine.tokens),
+                                     parts_.stop_requested && parts_.stop_requested() ? 1.0 : 0.0};
+  std::vector<double> all(own.size() * static_cast<std::size_t>(comm_.size()));
+  MUSTER_CHECK(comm_.all_gather<double>(own, all));
+  Sums sums;
+  for (std::size_t rank = 0; rank * own.size() < all.size(); ++rank) {
+    const double* of = &all[rank * own.size()];
+    if (!std::isfinite(of[0])) {
+      return fail(ErrorCode::failed_precondition,
+                  "step " + std::to_string(step_ + 1) + ": the loss of rank " + std::to_string(rank) + " is " +
+                      format("%g", of[0]) + "; nothing was updated, the last checkpoint is good. A lower optim.lr or a "
+                      "longer optim.warmup may help");
+    }
+    sums.loss += of[0];
+    sums.tokens += static_cast<std::int64_t>(of[1]);
+    sums.stop = sums.stop || of[2] != 0;
+  }
+  return sums;
+}
+
+std::string Trainer::Impl::culprit_parameter() const {
+  const auto finite = [&](const Param& param) {
+    const Range range{param.offset, param.offset + param.numel};
+    const auto all_finite = [](auto values) {
+      for (const auto value : values) {
+        if (!std::isfinite(value)) return false;
+      }
+      return true;
+    };
+    return parts_.dtype == Dtype::f32 ? all_finite(model_.gradients().as<float>(range))
+                                      : all_finite(model_.gradients().as<double>(range));
+  };
+  for (const Param& param : model_.table().params()) {
+    if (!finite(param)) return param.name;
+  }
+  return "";
+}
+
+// The summed gradient is not finite. Which rank made it so is found by computing this step once more: no cost
+// in a run that goes well.
+tl::unexpected<Error> Trainer::Impl::not_finite() {
+  std::string where;
+  if (accumulate()) {
+    if (const auto all = comm_.gather_text(culprit_parameter())) {
+      for (std::size_t rank = 0; rank < all->size(); ++rank) {
+        if (!(*all)[rank].empty()) where += " of rank " + std::to_string(rank) + " (" + (*all)[rank] + ")";
+      }
+    }
+  }
+  if (where.empty()) where = ", as summed over the ranks,";
+  return fail(ErrorCode::failed_precondition, "step " + std::to_string(step_ + 1) + ": the gradient" + where +
+                                                  " is not finite; nothing was updated, the last checkpoint is good. A "
+                                                  "lower optim.lr or a longer optim.warmup may help");
+}
+
+Result<Trainer::StepReport> Trainer::Impl::step() {
+  MUSTER_TRY(const StepResult mine, accumulate());
+  MUSTER_TRY(const Sums sums, exchange(mine));
+  FlatBuffer& gradients = model_.gradients();
+  if (parts_.dtype == Dtype::f32) {
+    MUSTER_CHECK(comm_.all_reduce<float>(gradients.as<float>()));
+  } else {
+    MUSTER_CHECK(comm_.all_reduce<double>(gradients.as<double>()));
+  }
+  fold_tied_gradient(model_.table(), gradients);
+  const double norm = global_norm(model_.table(), gradients);
+  if (!std::isfinite(norm)) return not_finite();
+  const std::int64_t tokens = std::max<std::int64_t>(1, sums.tokens);
+  const StepReport report{.loss = sums.loss / static_cast<double>(tokens),
+                          .gradient_norm = norm / static_cast<double>(tokens),
+                          .learning_rate = schedule_.at(step_),
+                          .stop = sums.stop};
+  optimizer_.step(model_.parameters(), gradients, report.learning_rate, gradient_scale(norm, tokens, config_.clip));
+  ++step_;
+  consumed_ += static_cast<std::uint64_t>(config_.batch);
+  last_loss_ = report.loss;
+  return report;
+}
+
+void Trainer::Impl::progress(const StepReport& report) {
+  if (step_ % config_.log_every != 0 && step_ != config_.steps && step_ != 1) return;
+  const double seconds = seconds_since(mark_) / static_cast<double>(step_ - mark_step_);  // a step
+  const double tokens = static_cast<double>(config_.batch * config_.sequence);
+  say(format("step=%lld/%lld loss=%.4f grad_norm=%.4f lr=%.3e tokens_per_s=%.0f left_s=%.0f",
+             static_cast<long long>(step_), static_cast<long long>(config_.steps), report.loss, report.gradient_norm,
+             report.learning_rate, tokens / seconds, seconds * static_cast<double>(config_.steps - step_)));
+  mark_ = SteadyClock::now();
+  mark_step_ = step_;
+}
+
+Result<void> Trainer::Impl::evaluate_now() {
+  if (!held_out_) return {};
+  const auto start = SteadyClock::now();
+  MUSTER_TRY(const Evaluation e, evaluate(model_, *held_out_, static_cast<std::uint64_t>(config_.eval_windows),
+                                          static_cast<std::uint64_t>(config_.micro_batch), comm_));
+  say(format("eval step=%lld split=held-out loss=%.4f bits_per_byte=%.4f tokens=%lld bytes=%llu",
+             static_cast<long long>(step_), e.loss, e.bits_per_byte, static_cast<long long>(e.tokens),
+             static_cast<unsigned long long>(e.bytes)));
+  mark_ += SteadyClock::now() - start;  // not counted in tokens_per_s
+  return {};
+}
+
+CheckpointInfo Trainer::Impl::info() const {
+  return {.step = step_,
+          .samples = consumed_,
+          .tokenizer_hash = parts_.train->tokenizer_hash(),
+          .config = to_json(config_),
+          .layout = {{"world", comm_.size()}, {"replica", comm_.size()}},
+          .machine = parts_.machine,
+          .data = parts_.train->description(),
+          .tensors = state_tensors(model_.table(), parts_.dtype, true)};
+}
+
+Result<void> Trainer::Impl::save() {
+  if (config_.checkpoint_dir.empty() || saved_step_ == step_) return {};
+  const auto start = SteadyClock::now();
+  const auto slices = state_slices(model_, &optimizer_, comm_.rank(), comm_.size());
+  MUSTER_CHECK(save_checkpoint(config_.checkpoint_dir, info(), slices, parts_.writer, comm_));
+  saved_step_ = step_;
+  if (parts_.writer.local_rank == 0) {
+    MUSTER_CHECK(prune_checkpoints(config_.checkpoint_dir, static_cast<int>(config_.checkpoint_keep)));
+  }
+  say("checkpoint step=" + std::to_string(step_) + " path=" + step_folder(config_.checkpoint_dir, step_) +
+      format(" seconds=%.2f", seconds_since(start)));
+  mark_ += SteadyClock::now() - start;
+  return {};
+}
+
+Result<void> Trainer::Impl::finish() {
+  Result<void> written;
+  if (!config_.output_dir.empty() && comm_.rank() == 0) {
+    written = write_model(config_.output_dir, model_, config_, info());
+    if (written) say("model step=" + std::to_string(step_) + " path=" + config_.output_dir);
+  }
+  MUSTER_TRY(const auto answers, comm_.gather_text(written ? "" : written.error().message));
+  MUSTER_CHECK(written);
+  if (!answers[0].empty()) return fail(ErrorCode::io, "rank 0 could not write the model: " + answers[0]);
+  return {};
+}
+
+Result<Outcome> Trainer::Impl::run() {
+  say(format("start ranks=%d parameters=%lld steps=%lld batch=%lld micro_batch=%lld sequence=%lld windows=%llu",
+             comm_.size(), static_cast<long long>(model_.table().numel()), static_cast<long long>(config_.steps),
+             static_cast<long long>(config_.batch), static_cast<long long>(config_.micro_batch),
+             static_cast<long long>(config_.sequence), static_cast<unsigned long long>(loader_.windows())));
+  MUSTER_CHECK(evaluate_now());
+  mark_ = SteadyClock::now();
+  mark_step_ = step_;
+  while (step_ < config_.steps) {
+    MUSTER_TRY(const StepReport report, step());
+    progress(report);
+    if (report.stop && step_ < config_.steps) {
+      MUSTER_CHECK(save());
+      say("stopped at step " + std::to_string(step_) + " of " + std::to_string(config_.steps) +
+          (config_.checkpoint_dir.empty() ? "; nothing saved: checkpoint.dir is empty" : "; start again to go on"));
+      return Outcome::stopped;
+    }
+    if (step_ < config_.steps && config_.checkpoint_every > 0 && step_ % config_.checkpoint_every == 0) MUSTER_CHECK(save());
+    if (step_ < config_.steps && config_.eval_every > 0 && step_ % config_.eval_every == 0) MUSTER_CHECK(evaluate_now());
+  }
+  MUSTER_CHECK(save());
+  MUSTER_CHECK(evaluate_now());
+  MUSTER_CHECK(finish());
+  say(format("done step=%lld/%lld loss=%.4f", static_cast<long long>(step_), static_cast<long long>(config_.steps), last_loss_));
+  return Outcome::finished;
+}
+
+Result<std::unique_ptr<Trainer>> Trainer::create(TrainerParts parts) {
+  MUSTER_CHECK(check_agreement(parts));
+  Config& config = parts.config;
+  config.model.vocab = parts.train->vocab_size();
+  MUSTER_TRY(config.model, validated(config.model));
+  MUSTER_TRY(const Mesh mesh, Mesh::create(parts.comm->size(), config.mesh));
+  MUSTER_TRY(const BatchPart share,
+             split_batch(static_cast<std::uint64_t>(config.batch), static_cast<std::uint64_t>(config.micro_batch),
+                         mesh.batch_size(), mesh.batch_index(parts.comm->rank())));
+  const auto sequence = static_cast<std::uint64_t>(config.sequence), seed = static_cast<std::uint64_t>(config.seed);
+  MUSTER_TRY(const Loader loader, Loader::create(*parts.train, sequence, seed));
+  std::optional<Loader> held_out;
+  if (parts.validation != nullptr) {
+    if (parts.validation->tokenizer_hash() != parts.train->tokenizer_hash()) {
+      return fail(ErrorCode::failed_precondition, "data.validation is made with tokenizer " +
+                                                      parts.validation->tokenizer_hash() + ", data.train with " +
+                                                      parts.train->tokenizer_hash());
+    }
+    auto held = Loader::create(*parts.validation, sequence, seed);
+    if (!held) return tl::unexpected(held.error().with_context("data.validation"));
+    held_out = *held;
+  }
+  MUSTER_TRY(Model model, Model::create(config.model, parts.dtype));
+  auto impl = std::make_unique<Impl>(std::move(parts), std::move(model), loader, held_out, share);
+  MUSTER_CHECK(impl->start());
+  return std::unique_ptr<Trainer>(new Trainer(std::move(impl)));
+}
+
+Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Trainer::~Trainer() = default;
+Result<Outcome> Trainer::run() { return impl_->run(); }
+Result<Trainer::StepReport> Trainer::step() { return impl_->step(); }
+std::int64_t Trainer::steps_done() const { return impl_->steps_done(); }
+Model& Trainer::model() { return impl_->model(); }
+const AdamW& Trainer::optimizer() const { return impl_->optimizer(); }
+
+}  // namespace muster::train

@@ -1,0 +1,71 @@
+// The training run of one rank: data parallel, every rank holds the whole model.
+//
+// A step: forward and backward of this rank's micro-batches, which add up the gradient of the *sum* of token
+// losses; one exchange of loss, token count and requests to stop; the gradient summed over ranks in fp32;
+// divided once by the global count of tokens, clipped by the global norm; AdamW. So n ranks with one
+// micro-batch each give the bits of one rank with n.
+//
+// A loss or gradient that is not finite ends the run before the update and names step, rank and parameter.
+// One thread a Trainer; all ranks make the same calls.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "train/ckpt/checkpoint.h"
+#include "train/comm/comm.h"
+#include "train/config/config.h"
+#include "train/data/loader.h"
+#include "train/mesh/mesh.h"
+#include "train/model/model.h"
+#include "train/optim/adamw.h"
+
+namespace muster::train {
+
+struct TrainerParts {
+  Config config;
+  const TokenStream* train = nullptr;
+  const TokenStream* validation = nullptr;  // may be null
+  Comm* comm = nullptr;                     // the replica group
+  Writer writer;                            // node and local rank
+  std::set<std::string> accepted;           // --accept
+  json::Object machine;                     // CPU kind, threads, library
+  Dtype dtype = Dtype::f32;
+  std::function<void(const std::string&)> say;  // one line; called on rank 0 only
+  std::function<bool()> stop_requested;         // asked once a step on every rank
+};
+
+enum class Outcome { finished, stopped };
+
+class Trainer {
+ public:
+  // Checks that all ranks run the same thing, builds the model, and restores the newest valid checkpoint, if
+  // there is one. The streams and the comm must outlive the trainer.
+  static Result<std::unique_ptr<Trainer>> create(TrainerParts parts);
+  ~Trainer();
+
+  // To the last step, with evaluations, checkpoints, and the model at the end.
+  Result<Outcome> run();
+
+  // One step alone; nothing is saved or said.
+  struct StepReport {
+    double loss = 0;
+    double gradient_norm = 0;  // of the mean gradient, before clipping
+    double learning_rate = 0;
+    bool stop = false;         // some rank was asked to stop
+  };
+  Result<StepReport> step();
+
+  std::int64_t steps_done() const;
+  Model& model();
+  const AdamW& optimizer() const;
+
+ private:
+  class Impl;
+  explicit Trainer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace muster::train
