@@ -1,0 +1,148 @@
+#include "runner/transfer/checkpoint.h"
+
+#include <mutex>
+#include <set>
+
+#include "base/text.h"
+
+namespace muster::runner {
+namespace {
+
+constexpr std::string_view kManifest = "manifest.json";
+
+std::string folder_of(const std::string& name) {
+  const auto slash = name.rfind('/');
+  return slash == std::string::npos ? "" : name.substr(0, slash + 1);
+}
+
+bool is_manifest(const std::string& name) {
+  return name.substr(folder_of(name).size()) == kManifest;
+}
+
+bool begins_with(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
+
+}  // namespace
+
+bool is_temporary(std::string_view name) {
+  for (const auto part : split(name, '/')) {
+    if (part.find(".tmp-") != std::string_view::npos || part.find(".muster-tmp-") != std::string_view::npos)
+      return true;
+    if (part.size() >= 4 && part.substr(part.size() - 4) == ".tmp") return true;
+  }
+  return false;
+}
+
+CheckpointSync::CheckpointSync(Objects& objects, CheckpointOptions options)
+    : objects_(objects), options_(std::move(options)) {}
+
+Result<Transferred> CheckpointSync::restore(std::stop_token stop) {
+  // With a slash: checkpoints of "run-1" are not those of "run-10".
+  auto restored = download_tree(objects_, below(options_.store, ""), options_.folder, options_.stage, stop);
+  if (!restored) return tl::unexpected(restored.error().with_context("cannot restore checkpoints"));
+  MUSTER_TRY(const auto tree, Tree::open(options_.folder));
+  MUSTER_TRY(const auto entries, tree.list());
+  for (const auto& entry : entries) {
+    if (entry.kind == TreeEntry::Kind::file) copied_[entry.name] = {entry.bytes, entry.modified_ns};
+  }
+  return restored;
+}
+
+Result<Transferred> CheckpointSync::scan(std::stop_token stop) {
+  return pass(false, stop);
+}
+
+Result<Transferred> CheckpointSync::finish(std::stop_token stop) {
+  auto done = pass(true, stop);
+  if (!done) {
+    return tl::unexpected(
+        done.error().with_context("cannot upload the last checkpoints to " + to_string(options_.store)));
+  }
+  return done;
+}
+
+Result<Transferred> CheckpointSync::pass(bool last, std::stop_token stop) {
+  auto opened = Tree::open(options_.folder);
+  if (!opened && opened.error().code == ErrorCode::not_found) return Transferred{};
+  if (!opened) return tl::unexpected(opened.error());
+  MUSTER_TRY(const auto entries, opened->list());
+  std::map<std::string, Seen> now;
+  std::vector<TreeEntry> files;
+  std::vector<TreeEntry> manifests;
+  std::set<std::string> unsettled;  // names of files that are still written
+  for (const auto& entry : entries) {
+    if (entry.kind != TreeEntry::Kind::file || is_temporary(entry.name)) continue;
+    const Seen seen{entry.bytes, entry.modified_ns};
+    now[entry.name] = seen;
+    const auto copied = copied_.find(entry.name);
+    if (copied != copied_.end() && copied->second == seen) continue;
+    const auto before = before_.find(entry.name);
+    if (!last && (before == before_.end() || before->second != seen)) {
+      unsettled.insert(entry.name);
+    } else {
+      (is_manifest(entry.name) ? manifests : files).push_back(entry);
+    }
+  }
+  before_ = std::move(now);
+  Transferred total;
+  std::mutex mutex;
+  const auto copy = [&](const TreeEntry& entry, std::stop_token inner) -> Result<void> {
+    MUSTER_CHECK(send(*opened, entry.name, inner));
+    const std::lock_guard lock(mutex);
+    copied_[entry.name] = {entry.bytes, entry.modified_ns};
+    ++total.files;
+    total.bytes += entry.bytes;
+    return {};
+  };
+  MUSTER_CHECK(for_each(files.size(), options_.threads, stop,
+                        [&](std::size_t i, std::stop_token inner) { return copy(files[i], inner); }));
+  for (const auto& manifest : manifests) {
+    const auto folder = folder_of(manifest.name);
+    const auto waits = unsettled.lower_bound(folder);
+    if (waits != unsettled.end() && begins_with(*waits, folder)) continue;
+    MUSTER_TRY(const bool complete, peers_done(manifest.name, last, stop));
+    if (complete) MUSTER_CHECK(copy(manifest, stop));
+  }
+  return total;
+}
+
+// Whether the folder of the manifest is complete in the store on all nodes. A folder without node-<k>.json is
+// no concern of other nodes.
+Result<bool> CheckpointSync::peers_done(const std::string& manifest, bool last, std::stop_token stop) {
+  if (options_.world == 1) return true;
+  const auto folder = folder_of(manifest);
+  const auto ours = before_.lower_bound(folder + "node-");
+  if (ours == before_.end() || !begins_with(ours->first, folder + "node-")) return true;
+  const auto begin = boot_time();
+  for (;;) {
+    const auto prefix = below(options_.store, folder + "node-");
+    MUSTER_TRY(const auto there, while_away<std::vector<ObjectInfo>>(stop, options_.retry,
+                                                                     [&] { return objects_.list(prefix); }));
+    std::set<std::string> keys;
+    for (const auto& object : there) keys.insert(object.key);
+    int missing = -1;
+    for (int node = options_.world - 1; node >= 0; --node) {
+      if (keys.count(prefix.key + std::to_string(node) + ".json") == 0) missing = node;
+    }
+    if (missing < 0) return true;
+    if (!last) return false;
+    if (boot_time() - begin > options_.peers_max) {
+      options_.log("muster: checkpoint " + folder + " stays without its manifest: node-" +
+                   std::to_string(missing) + ".json did not come from its node");
+      return false;
+    }
+    if (!sleep_unless(stop, Millis{200})) return fail(ErrorCode::cancelled, "stopped");
+  }
+}
+
+Result<void> CheckpointSync::send(const Tree& tree, const std::string& name, std::stop_token stop) {
+  MUSTER_TRY(const auto file, tree.open_file(name));
+  const auto object = below(options_.store, name);
+  const auto path = descriptor_path(file);
+  auto sent = while_away<void>(stop, options_.retry, [&] { return objects_.upload(path, object, stop); });
+  if (!sent) return tl::unexpected(sent.error().with_context(to_string(object)));
+  return {};
+}
+
+}  // namespace muster::runner

@@ -1,0 +1,66 @@
+// The checkpoint folder: restored at the start, copied to the store while the job runs and once more at the
+// end.
+//
+// Simple form: a file goes up when it is settled (same size and time in two scans; no temporary name) and
+// differs from what went up last. A manifest.json goes after all other files of its folder are up; on several
+// nodes it also waits for node-0.json .. node-(n-1).json in the store, as checkpoints of muster-train have
+// them (docs/formats/checkpoint-v1.md). Deletions are not passed on.
+//
+// Threading: restore() before start; the rest from one thread at a time.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <stop_token>
+#include <string>
+
+#include "runner/transfer/objects.h"
+#include "runner/transfer/stage.h"
+#include "runner/transfer/tree.h"
+
+namespace muster::runner {
+
+struct CheckpointOptions {
+  S3Location store;
+  std::string folder;  // on this node
+  int world = 1;
+  int threads = 4;
+  StageOptions stage;
+  RetryOptions retry;
+  Millis peers_max{30'000};  // at the end: how long a manifest waits for the other nodes' files
+  std::function<void(std::string)> log;
+};
+
+// Left to the next scan, or never copied: ".tmp" at the end or ".tmp-" / ".muster-tmp-" inside a component.
+bool is_temporary(std::string_view name);
+
+class CheckpointSync {
+ public:
+  CheckpointSync(Objects& objects, CheckpointOptions options);
+
+  // What is in the store, into the folder; those files count as copied.
+  Result<Transferred> restore(std::stop_token stop);
+
+  // Copies what is settled since the last scan. Errors are for the log: the next scan tries again.
+  Result<Transferred> scan(std::stop_token stop);
+
+  // Copies everything that is not in the store yet. The command has ended.
+  Result<Transferred> finish(std::stop_token stop);
+
+ private:
+  struct Seen {
+    std::uint64_t bytes = 0;
+    std::int64_t modified_ns = 0;
+    bool operator==(const Seen&) const = default;
+  };
+  Result<Transferred> pass(bool last, std::stop_token stop);
+  Result<bool> peers_done(const std::string& manifest, bool last, std::stop_token stop);
+  Result<void> send(const Tree& tree, const std::string& name, std::stop_token stop);
+
+  Objects& objects_;
+  const CheckpointOptions options_;
+  std::map<std::string, Seen> before_;  // of the last scan
+  std::map<std::string, Seen> copied_;
+};
+
+}  // namespace muster::runner
