@@ -159,8 +159,8 @@ void Core::on(const input::Uploaded& in) {
 
 void Core::on(const input::LogsDelivered& in) {
   if (step_ != Step::closing) return;
-  log_error_ = in.error;
-  report(RankPhase::finished, log_error_);
+  report(RankPhase::finished, in.error);
+  reported_end_ = true;
   actions_.emplace_back(action::DeliverReports{});
 }
 
@@ -189,7 +189,9 @@ void Core::on(const input::TimerFired& in) {
 }
 
 void Core::on(const input::Stale&) {
-  abandon(kExitStale);
+  // After the final report the control plane forgets the launch: a good end looks like this, too.
+  const bool finished = step_ == Step::closing && reported_end_;
+  abandon(finished ? (terminate_ ? kExitTerminated : kExitDone) : kExitStale);
 }
 
 void Core::on(const input::GaveUp& in) {

@@ -165,7 +165,7 @@ class Core {
   Millis stop_grace_{0};
   bool ran_ = false;
   bool terminate_ = false;
-  std::string log_error_;
+  bool reported_end_ = false;  // the final report is made
   std::vector<Action> actions_;
 };
 

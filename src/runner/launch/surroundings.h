@@ -16,6 +16,7 @@ struct NodeFacts {
   std::string opt_ml = "/opt/ml";
   std::string home = "/";
   std::string user;             // name
+  bool names_resolve = true;    // algo-1 and its peers are in /etc/hosts
   std::string credentials_uri;  // with the port that the runner got; empty: none
   std::string credentials_token;
 };

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "runner/supervise/command.h"
 #include "runner/supervise/lines.h"
+#include "runner/supervise/pump.h"
 
 namespace muster::runner {
 namespace {
@@ -150,6 +151,34 @@ TEST(Command, no_descriptor_or_signal_mask_is_inherited) {
   ASSERT_TRUE(ended);
   EXPECT_NE(ended->out.find("4\n"), std::string::npos) << ended->out;  // 0, 1, 2 and ls's own
   EXPECT_NE(ended->out.find("SigBlk:\t0000000000000000"), std::string::npos) << ended->out;
+}
+
+TEST(Pump, both_streams_and_the_tail) {
+  auto command = start(
+      shell("i=0; while [ $i -lt 3000 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done; printf last"));
+  ASSERT_TRUE(command);
+  std::vector<std::string> lines;
+  int pauses = 0;
+  OutputPump pump(
+      *command, [&](std::string_view line) { lines.emplace_back(line); }, [&] { ++pauses; });
+  pump.finish(Millis{20'000});
+  ::waitpid(command->pid, nullptr, 0);
+  EXPECT_EQ(lines.size(), 6001U);
+  EXPECT_EQ(pump.tail().substr(pump.tail().size() - 8), "err 2999");
+  EXPECT_GT(pauses, 0);
+}
+
+TEST(Pump, a_process_that_holds_the_pipe_does_not_hold_the_runner) {
+  auto command = start(shell("echo first; exec sleep 1000"));
+  ASSERT_TRUE(command);
+  std::vector<std::string> lines;
+  OutputPump pump(
+      *command, [&](std::string_view line) { lines.emplace_back(line); }, [] {});
+  pump.finish(Millis{100});
+  EXPECT_EQ(lines, std::vector<std::string>{"first"});
+  EXPECT_EQ(pump.tail(), "first");  // stderr was silent
+  signal_group(command->pid, SIGKILL);
+  ::waitpid(command->pid, nullptr, 0);
 }
 
 TEST(Command, a_child_that_left_its_session_is_killed_too) {
