@@ -40,7 +40,8 @@ class NoObjects final : public Objects {
  public:
   explicit NoObjects(Error why) : why_(std::move(why)) {}
   Result<std::vector<ObjectInfo>> list(const S3Location&) override { return tl::unexpected(why_); }
-  Result<void> download(const S3Location&, const std::string&, std::stop_token) override {
+  Result<void> download(const std::string&, const std::vector<Download>&, const std::string&,
+                        std::stop_token) override {
     return tl::unexpected(why_);
   }
   Result<void> upload(const std::string&, const S3Location&, std::stop_token) override {
@@ -372,6 +373,7 @@ void Shell::close() {
   transfer_stop_.request_stop();
   scanner_.request_stop();
   link_->cancel();
+  if (objects_) objects_->cancel();
   poller_.reset();
   reporter_.reset();
   shipper_.reset();

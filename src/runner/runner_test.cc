@@ -36,13 +36,19 @@ class FolderObjects final : public Objects {
     for (const auto& entry : fs::recursive_directory_iterator(bucket)) {
       if (!entry.is_regular_file()) continue;
       const auto key = entry.path().lexically_relative(bucket).string();
-      if (key.substr(0, prefix.key.size()) == prefix.key) out.push_back({key, entry.file_size(), {}});
+      if (key.substr(0, prefix.key.size()) == prefix.key) out.push_back({key, entry.file_size(), {}, ""});
     }
     return out;
   }
-  Result<void> download(const S3Location& object, const std::string& path, std::stop_token) override {
-    MUSTER_TRY(const auto content, read_file(root_ + "/" + object.bucket + "/" + object.key));
-    return write_file_atomic(path, content);
+  Result<void> download(const std::string& bucket, const std::vector<Download>& downloads,
+                        const std::string& root, std::stop_token) override {
+    for (const auto& download : downloads) {
+      MUSTER_TRY(const auto content, read_file(root_ + "/" + bucket + "/" + download.object.key));
+      const auto path = root + "/" + download.path;
+      MUSTER_CHECK(make_directories(fs::path(path).parent_path().string()));
+      MUSTER_CHECK(write_file_atomic(path, content));
+    }
+    return {};
   }
   Result<void> upload(const std::string& path, const S3Location& object, std::stop_token) override {
     const auto bucket = root_ + "/" + object.bucket;
@@ -120,7 +126,11 @@ class RunnerTest : public ::testing::Test {
     auto store = folder_ / "store";
     char* argv[] = {self.data(), mode.data(), run_folder.data(), store.data(), nullptr};
     pid_t pid = 0;
-    EXPECT_EQ(::posix_spawn(&pid, self.c_str(), nullptr, nullptr, argv, environ), 0);
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_addclosefrom_np(&actions, 3);  // the fake control plane's sockets
+    EXPECT_EQ(::posix_spawn(&pid, self.c_str(), &actions, nullptr, argv, environ), 0);
+    ::posix_spawn_file_actions_destroy(&actions);
     pids_.push_back(pid);
     return pid;
   }
@@ -298,7 +308,7 @@ TEST_F(RunnerTest, sigterm_to_the_runner_ends_the_job_and_the_log_is_complete) {
   ASSERT_TRUE(control_->wait_for_line("up"));
   ::kill(pid, SIGTERM);
   EXPECT_EQ(end(pid), 5);
-  EXPECT_EQ(control_->text().substr(0, 7), "up\nbye\n");
+  EXPECT_NE(control_->text().find("bye\n"), std::string::npos) << control_->text();
   EXPECT_EQ(control_->exit_of().cause, domain::Cause::infrastructure);
 }
 
@@ -388,7 +398,8 @@ TEST_F(RunnerTest, stop_while_staging) {
   auto launch = launch_of("echo never");
   control_->request_stop(domain::Cause::user, Millis{1'000});
   EXPECT_EQ(end(begin(launch)), 0);
-  EXPECT_EQ(control_->phases().substr(0, 16), "preparing exited");
+  EXPECT_EQ(control_->phases().find("running"), std::string::npos) << control_->phases();
+  EXPECT_EQ(control_->text(), "");
   EXPECT_EQ(control_->exit_of().cause, domain::Cause::user);
 }
 

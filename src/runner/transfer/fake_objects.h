@@ -19,20 +19,27 @@ class FakeObjects final : public Objects {
     if (prefix.bucket != "b") return fail(ErrorCode::not_found, "no bucket " + prefix.bucket);
     std::vector<ObjectInfo> out;
     for (const auto& [key, content] : objects) {
-      if (key.substr(0, prefix.key.size()) == prefix.key) out.push_back({key, content.size(), modified[key]});
+      if (key.substr(0, prefix.key.size()) == prefix.key)
+        out.push_back({key, content.size(), modified[key], ""});
     }
     return out;
   }
-  Result<void> download(const S3Location& object, const std::string& path, std::stop_token) override {
-    std::string content;
-    {
-      const std::lock_guard lock(mutex);
-      if (auto failed = fault()) return tl::unexpected(*failed);
-      const auto found = objects.find(object.key);
-      if (found == objects.end()) return fail(ErrorCode::not_found, "no key " + object.key);
-      content = found->second;
+  Result<void> download(const std::string&, const std::vector<Download>& downloads, const std::string& root,
+                        std::stop_token) override {
+    for (const auto& download : downloads) {
+      std::string content;
+      {
+        const std::lock_guard lock(mutex);
+        if (auto failed = fault()) return tl::unexpected(*failed);
+        const auto found = objects.find(download.object.key);
+        if (found == objects.end()) return fail(ErrorCode::not_found, "no key " + download.object.key);
+        content = found->second;
+      }
+      const auto path = root + "/" + download.path;
+      MUSTER_CHECK(make_directories(path.substr(0, path.rfind('/'))));
+      MUSTER_CHECK(write_file_atomic(path, content));
     }
-    return write_file_atomic(path, content);
+    return {};
   }
   Result<void> upload(const std::string& path, const S3Location& object, std::stop_token) override {
     MUSTER_TRY(auto content, read_file(path));

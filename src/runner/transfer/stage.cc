@@ -11,15 +11,9 @@
 namespace muster::runner {
 namespace {
 
-struct Download {
-  S3Location object;
-  std::uint64_t bytes = 0;
-  std::string path;  // below the folder
-};
-
 std::uint64_t total_bytes(const std::vector<Download>& downloads) {
   return std::accumulate(downloads.begin(), downloads.end(), std::uint64_t{0},
-                         [](std::uint64_t sum, const Download& d) { return sum + d.bytes; });
+                         [](std::uint64_t sum, const Download& d) { return sum + d.object.bytes; });
 }
 
 std::optional<std::uint64_t> free_bytes(const std::string& folder) {
@@ -33,32 +27,15 @@ Error disk_full(const std::string& folder, std::uint64_t needed, std::uint64_t f
                                   format_bytes(free) + " are free"};
 }
 
-Result<void> download_one(Objects& objects, const Download& download, const std::string& folder,
-                          const RetryOptions& retry, std::stop_token stop) {
-  const auto path = folder + "/" + download.path;
-  auto made = make_directories(path.substr(0, path.rfind('/')));
-  if (!made && made.error().code == ErrorCode::already_exists) {
-    return fail(ErrorCode::already_exists,
-                "the key \"" + download.object.key + "\" needs a folder where another object is a file");
-  }
-  MUSTER_CHECK(made);
-  auto done = while_away<void>(stop, retry, [&] { return objects.download(download.object, path, stop); });
-  if (!done) return tl::unexpected(done.error().with_context(to_string(download.object)));
-  return {};
-}
-
-// Big files first, so that the last one does not run alone.
-Result<Transferred> download_all(Objects& objects, std::vector<Download> downloads, const std::string& folder,
+Result<Transferred> download_all(Objects& objects, const std::string& bucket,
+                                 const std::vector<Download>& downloads, const std::string& folder,
                                  const StageOptions& options, std::stop_token stop) {
   MUSTER_CHECK(make_directories(folder));
   const auto needed = total_bytes(downloads);
   const auto free = free_bytes(folder);
   if (free && needed > *free) return tl::unexpected(disk_full(folder, needed, *free));
-  std::stable_sort(downloads.begin(), downloads.end(),
-                   [](const Download& a, const Download& b) { return a.bytes > b.bytes; });
-  auto done = for_each(downloads.size(), options.threads, stop, [&](std::size_t i, std::stop_token inner) {
-    return download_one(objects, downloads[i], folder, options.retry, inner);
-  });
+  auto done = while_away<void>(stop, options.retry,
+                               [&] { return objects.download(bucket, downloads, folder, stop); });
   if (!done) {
     const auto left = free_bytes(folder);
     if (done.error().code == ErrorCode::io && left && *left < (1U << 20)) {
@@ -75,19 +52,17 @@ Result<std::vector<Download>> plan(Objects& objects, const S3Location& from,
   MUSTER_TRY(const auto all,
              while_away<std::vector<ObjectInfo>>(stop, options.retry, [&] { return objects.list(from); }));
   *nothing = all.empty();
-  std::map<std::string, std::uint64_t> sizes;
+  std::map<std::string, Download> by_key;
   std::vector<std::string> keys;
-  std::map<std::string, std::string> names;
   for (const auto& object : all) {
     MUSTER_TRY(auto name, local_name(from.key, object.key));
     if (name.empty()) continue;  // a folder marker
-    sizes[object.key] = object.bytes;
     keys.push_back(object.key);
-    names[object.key] = std::move(name);
+    by_key[object.key] = {object, std::move(name)};
   }
   std::vector<Download> out;
-  for (auto& key : share_of(std::move(keys), distribution, rank, world)) {
-    out.push_back({{from.bucket, key}, sizes[key], names[key]});
+  for (const auto& key : share_of(std::move(keys), distribution, rank, world)) {
+    out.push_back(std::move(by_key[key]));
   }
   return out;
 }
@@ -105,10 +80,10 @@ Result<Transferred> stage_channel(Objects& objects, const domain::Channel& chann
   const auto stage = [&]() -> Result<Transferred> {
     MUSTER_TRY(const auto from, parse_s3_uri(channel.s3_uri));
     bool nothing = false;
-    MUSTER_TRY(auto downloads,
+    MUSTER_TRY(const auto downloads,
                plan(objects, from, channel.distribution, rank, world, options, stop, &nothing));
     if (nothing) return fail(ErrorCode::not_found, "no object under " + channel.s3_uri);
-    return download_all(objects, std::move(downloads), folder, options, stop);
+    return download_all(objects, from.bucket, downloads, folder, options, stop);
   };
   auto staged = stage();
   if (!staged) return tl::unexpected(staged.error().with_context("channel \"" + channel.name + "\""));
@@ -118,9 +93,9 @@ Result<Transferred> stage_channel(Objects& objects, const domain::Channel& chann
 Result<Transferred> download_tree(Objects& objects, const S3Location& from, const std::string& folder,
                                   const StageOptions& options, std::stop_token stop) {
   bool nothing = false;
-  MUSTER_TRY(auto downloads,
+  MUSTER_TRY(const auto downloads,
              plan(objects, from, domain::Distribution::fully_replicated, 0, 1, options, stop, &nothing));
-  return download_all(objects, std::move(downloads), folder, options, stop);
+  return download_all(objects, from.bucket, downloads, folder, options, stop);
 }
 
 }  // namespace muster::runner

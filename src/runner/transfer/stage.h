@@ -19,7 +19,6 @@ struct Transferred {
 std::string describe(const Transferred& amount);  // "24.0 MiB in 12 files"
 
 struct StageOptions {
-  int threads = 8;
   RetryOptions retry;
 };
 

@@ -88,14 +88,17 @@ class OutputUpload {
 
   Result<void> take_in(ArchiveWriter& writer, int rank) {
     const auto object = part_of(to_, rank);
-    const Scratch scratch(context_.scratch, output_.name + ".from-" + domain::host_name(rank));
-    auto got = while_away<void>(stop_, context_.retry,
-                                [&] { return objects_.download(object, scratch.path(), stop_); });
-    if (!got && got.error().code == ErrorCode::not_found) {
+    const auto name = output_.name + ".from-" + domain::host_name(rank);
+    const Scratch scratch(context_.scratch, name);
+    MUSTER_TRY(const auto there, while_away<std::vector<ObjectInfo>>(stop_, context_.retry,
+                                                                     [&] { return objects_.list(object); }));
+    if (there.empty()) {
       log("nothing came from " + domain::host_name(rank));
       return {};
     }
-    if (!got) return tl::unexpected(got.error().with_context(to_string(object)));
+    MUSTER_CHECK(while_away<void>(stop_, context_.retry, [&] {
+      return objects_.download(object.bucket, {{there.front(), name}}, context_.scratch, stop_);
+    }));
     return writer.add_archive(scratch.path(), stop_, said());
   }
 
