@@ -1,4 +1,4 @@
-// tar archives, plain or gzip-compressed, by libarchive. docs/adr/0009-archives.md.
+// tar archives, plain or gzip-compressed, by libarchive. docs/adr/0009-archives-and-runner-transfers.md.
 //
 // GNU tar form: names are bytes, of any length. Owners are left out, permissions and times kept, symbolic
 // links stored as links. Memory use does not depend on the size of the files. One thread.
