@@ -1,6 +1,9 @@
 #include "train/model/model.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "base/assert.h"
@@ -86,6 +89,20 @@ std::int64_t count_valid(std::span<const std::int64_t> targets) {
   return static_cast<std::int64_t>(targets.size()) - std::ranges::count(targets, kIgnoredTarget);
 }
 
+std::string gib(double bytes) { return std::to_string(std::llround(bytes / (1 << 30))) + " GiB"; }
+
+// Memory is overcommitted: without this look, a model that is too large would be killed while it is being cleared.
+Result<void> check_memory(const ModelConfig& config, Dtype dtype) {
+  const std::int64_t count = parameter_count(config), tail = config.tied ? config.vocab * config.width : 0;
+  const double needed = static_cast<double>((2 * count + tail) * size_of(dtype));
+  const double present =
+      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (needed <= present) return {};
+  return fail(ErrorCode::resource_exhausted,
+              "a model of " + std::to_string(count) + " parameters needs " + gib(needed) +
+                  " for parameters and gradients; this machine has " + gib(present) + ". Choose a smaller model");
+}
+
 template <typename T>
 void init_all(const ParamTable& table, FlatBuffer& parameters, std::uint64_t seed) {
   at::parallel_for(0, static_cast<std::int64_t>(table.blocks().size()), 8, [&](std::int64_t begin, std::int64_t end) {
@@ -154,13 +171,12 @@ at::Tensor Model::Detail::forward(const std::int64_t* tokens, Shape shape) {
 
 Result<Model> Model::create(const ModelConfig& config, Dtype dtype) {
   MUSTER_TRY(const ModelConfig checked, validated(config));
+  MUSTER_CHECK(check_memory(checked, dtype));
   try {
     const at::NoGradGuard no_grad;
     return Model(std::make_unique<Detail>(checked, dtype));
   } catch (const std::exception& e) {  // bad_alloc, c10::Error
-    const ParamTable table(checked);
-    return fail(ErrorCode::resource_exhausted, "a model of " + std::to_string(table.numel()) +
-                                                   " parameters does not fit into memory: " + e.what());
+    return fail(ErrorCode::resource_exhausted, std::string("no memory for the model: ") + e.what());
   }
 }
 

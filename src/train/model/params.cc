@@ -138,6 +138,16 @@ std::int64_t size_of(Dtype dtype) { return dtype == Dtype::f32 ? 4 : 8; }
 
 std::span<const ParamSpec> param_specs() { return kSpecs; }
 
+std::int64_t parameter_count(const ModelConfig& config) {
+  std::int64_t count = 0;
+  for (const ParamSpec& spec : kSpecs) {
+    if (config.tied && !spec.tied_to.empty()) continue;
+    const std::int64_t one = spec.rows(config) * (spec.columns == nullptr ? 1 : spec.columns(config));
+    count += one * (per_layer(spec) ? config.layers : 1);
+  }
+  return count;
+}
+
 ParamTable::ParamTable(const ModelConfig& config) : config_(config) {
   const auto add = [this](const ParamSpec& spec, std::string name) {
     params_.push_back(make_param(config_, spec, std::move(name), numel_));

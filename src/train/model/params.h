@@ -77,6 +77,9 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
+// Stored parameters, counted without a table: for refusing a model before anything is allocated.
+std::int64_t parameter_count(const ModelConfig& config);
+
 class ParamTable {
  public:
   // `config` must have passed validated().

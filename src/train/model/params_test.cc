@@ -66,6 +66,10 @@ TEST(Params, TiedHeadIsNotStoredButHasItsOwnGradient) {
   EXPECT_EQ(table.gradient_numel(), table.numel() + 64 * 32);
 }
 
+TEST(Params, CountNeedsNoTable) {
+  for (const bool tied : {false, true}) EXPECT_EQ(parameter_count(tiny(tied)), ParamTable(tiny(tied)).numel());
+}
+
 TEST(Params, BlocksCoverEveryParameterAndNeverCrossOne) {
   ModelConfig config = tiny();
   config.vocab = 300;  // 9,600 elements: blocks of 4096, 4096, 1408

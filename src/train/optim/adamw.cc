@@ -1,11 +1,12 @@
 #include "train/optim/adamw.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include "base/assert.h"
-#include "train/tensor.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
 #define MUSTER_CLONES

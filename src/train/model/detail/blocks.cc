@@ -6,8 +6,6 @@
 namespace muster::train::detail {
 namespace {
 
-constexpr std::int64_t kLogitBytesMax = std::int64_t{64} << 20;
-
 // Calls f with a null pointer of the tensors' element type.
 template <typename F>
 void with_type(const at::Tensor& like, F f) {
@@ -211,7 +209,7 @@ double Head::loss(const at::Tensor& x, const std::int64_t* targets, Saved& saved
   scratch.losses.assign(static_cast<std::size_t>(tokens), 0.0);
 
   const std::int64_t row_bytes = vocab * static_cast<std::int64_t>(x.element_size());
-  const std::int64_t chunk = std::clamp<std::int64_t>(kLogitBytesMax / row_bytes / 16 * 16, 16, std::max<std::int64_t>(tokens, 16));
+  const std::int64_t chunk = std::max<std::int64_t>(logit_bytes_max / row_bytes / 16 * 16, 16);
   for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
     const std::int64_t count = std::min(chunk, tokens - begin);
     at::Tensor out = saved.logits_.shaped(type, {count, vocab});

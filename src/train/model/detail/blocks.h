@@ -100,6 +100,7 @@ struct Mlp {
 struct Head {
   const ModelConfig* config;
   Weight norm, output;
+  std::int64_t logit_bytes_max = std::int64_t{64} << 20;  // of one chunk
 
   struct Saved {
     Buffer normed_, rstd_, logits_;

@@ -1,12 +1,12 @@
 #include "train/model/detail/kernels.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
-
-#include "train/tensor.h"
+#include <vector>
 
 // One body, compiled for each instruction set, chosen when the program is loaded. Sanitizers start too late for that.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
