@@ -279,10 +279,7 @@ void Shell::reap() {
 void Shell::command_ended(int status) {
   command_ = 0;
   kill_everything();  // what it left behind holds the pipes and the node
-  if (scanner_.joinable()) {
-    scanner_.request_stop();
-    scanner_.join();
-  }
+  scanner_.request_stop();  // joined before the upload: a copy in flight may take its time
   pump_->finish(kPipesAfterEnd);
   core::input::Exited exited;
   if (WIFEXITED(status)) exited.exit_code = WEXITSTATUS(status);
@@ -360,6 +357,7 @@ void Shell::act(const core::action::Upload&) {
   if (transfer_.joinable()) transfer_.join();  // staging has ended long ago
   transfer_stop_ = std::stop_source();
   transfer_ = std::jthread([this, stop = transfer_stop_.get_token()] {
+    if (scanner_.joinable()) scanner_.join();
     auto done = work_->finish(stop);
     post(done ? core::input::Uploaded{*done, {}} : core::input::Uploaded{"", done.error()});
   });
@@ -377,8 +375,8 @@ void Shell::close() {
   poller_.reset();
   reporter_.reset();
   shipper_.reset();
-  if (scanner_.joinable()) scanner_.join();
   if (transfer_.joinable()) transfer_.join();
+  if (scanner_.joinable()) scanner_.join();
   pump_.reset();
   spool_->flush();
 }

@@ -1,0 +1,87 @@
+// The adapter over data/s3 against a server that checks every signature.
+#include "runner/objects_s3.h"
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "data/s3/testing.h"
+#include "runner/transfer/stage.h"
+#include "runner/transfer/upload.h"
+
+namespace muster::runner {
+namespace {
+
+namespace s3 = data::s3::testing;
+
+// Hands out the credentials that the fake server knows.
+class CredentialsLink final : public ControlLink {
+ public:
+  Result<domain::ReportAnswer> report(const domain::RankReport&) override {
+    return fail(ErrorCode::unsupported, "");
+  }
+  Result<domain::Desired> desired(std::uint64_t) override { return fail(ErrorCode::unsupported, ""); }
+  Result<std::uint64_t> logs(const wire::LogBatch&) override { return fail(ErrorCode::unsupported, ""); }
+  Result<std::string> credentials() override {
+    ++asked;
+    return std::string(R"({"AccessKeyId":")") + s3::kAccessKey + R"(","SecretAccessKey":")" + s3::kSecretKey +
+           R"(","Token":"","Expiration":"2099-01-01T00:00:00Z"})";
+  }
+  void cancel() override {}
+  int asked = 0;
+};
+
+class ObjectsS3 : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto made = s3_objects("http://127.0.0.1:" + std::to_string(server_.port()), "us-east-1", credentials_);
+    ASSERT_TRUE(made) << made.error().message;
+    objects_ = *std::move(made);
+  }
+  s3::FakeS3 server_;
+  CredentialsLink link_;
+  SystemClock clock_;
+  CredentialsCache credentials_{link_, clock_};
+  std::unique_ptr<Objects> objects_;
+  TempDir folder_;
+};
+
+TEST_F(ObjectsS3, stages_a_channel_and_uploads_an_output) {
+  const std::string big(40'000'000, 'b');  // several ranges
+  server_.put("in/d/big", big);
+  server_.put("in/small", "s");
+  server_.put("in/empty", "");
+  const auto staged =
+      stage_channel(*objects_, {.name = "train", .s3_uri = "s3://bucket/in"}, 0, 1, folder_ / "data", {}, {});
+  ASSERT_TRUE(staged) << staged.error().message;
+  EXPECT_EQ(staged->files, 3U);
+  EXPECT_EQ(read_file(folder_ / "data/d/big").value(), big);
+  EXPECT_EQ(read_file(folder_ / "data/small").value(), "s");
+  UploadContext context;
+  context.opt_ml = folder_.path();
+  context.scratch = folder_.path();
+  context.log = [](const std::string& line) { ADD_FAILURE() << line; };
+  const auto sent = upload_output(
+      *objects_, {.name = "o", .local_path = "/opt/ml/data", .s3_uri = "s3://bucket/out"}, context, {});
+  ASSERT_TRUE(sent) << sent.error().message;
+  const auto there = objects_->list({"bucket", "out/"});
+  ASSERT_TRUE(there);
+  EXPECT_EQ(there->size(), 3U);
+  EXPECT_TRUE(objects_->remove({"bucket", "out/small"}));
+  EXPECT_EQ(objects_->list({"bucket", "out/"})->size(), 2U);
+  EXPECT_EQ(link_.asked, 1);
+}
+
+TEST_F(ObjectsS3, nothing_there_and_a_stop) {
+  const auto staged = stage_channel(*objects_, {.name = "train", .s3_uri = "s3://bucket/none"}, 0, 1,
+                                    folder_ / "data", {}, {});
+  ASSERT_FALSE(staged);
+  EXPECT_NE(staged.error().message.find("channel \"train\": "), std::string::npos) << staged.error().message;
+  server_.put("in/a", "a");
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_FALSE(stage_channel(*objects_, {.name = "train", .s3_uri = "s3://bucket/in"}, 0, 1, folder_ / "data",
+                             {}, stop.get_token()));
+}
+
+}  // namespace
+}  // namespace muster::runner
