@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <optional>
 
 #include "base/file.h"
 #include "base/text.h"
+#include "engine/local/run_folder.h"
 
 namespace muster::engine::local {
 
@@ -151,6 +153,15 @@ std::string what(std::string_view controller) {
   return "limit of processes";
 }
 
+// A group and those of its nodes. Those with processes stay: rmdir refuses.
+void remove_groups(const std::string& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.is_directory(error)) ::rmdir(entry.path().c_str());
+  }
+  ::rmdir(folder.c_str());
+}
+
 }  // namespace
 
 Cgroups Cgroups::make(const std::string& name, const std::vector<domain::Node>& nodes) {
@@ -183,10 +194,18 @@ Cgroups Cgroups::make(const std::string& name, const std::vector<domain::Node>& 
 }
 
 void Cgroups::remove() const {
-  for (const auto& hierarchy : hierarchies_) {
-    for (const auto& node : nodes_) ::rmdir((hierarchy.folder + "/" + node).c_str());
-    ::rmdir(hierarchy.folder.c_str());
-  }
+  for (const auto& hierarchy : hierarchies_) remove_groups(hierarchy.folder);
+}
+
+Result<void> Cgroups::note(const std::string& run_directory) const {
+  std::string text;
+  for (const auto& hierarchy : hierarchies_) text += hierarchy.folder + "\n";
+  return put_file(run_directory + "/cgroups", text, 0600);
+}
+
+void remove_cgroups(const std::string& run_directory) {
+  const auto noted = read_file(run_directory + "/cgroups", 1 << 16).value_or("");
+  for (const auto& folder : words(noted, '\n')) remove_groups(folder);
 }
 
 std::vector<std::string> Cgroups::process_groups(const std::string& node) const {

@@ -29,6 +29,8 @@ class Cgroups {
   // `name`: of the folder that holds the nodes' groups. Never fails: what cannot be limited is said.
   static Cgroups make(const std::string& name, const std::vector<domain::Node>& nodes);
   void remove() const;  // the groups that are empty
+  // So that remove_cgroups() finds them when musterd is dead: run/cgroups, one folder a line.
+  Result<void> note(const std::string& run_directory) const;
 
   std::vector<std::string> process_groups(const std::string& node) const;  // version 2: folders to enter
   std::vector<std::string> thread_groups(const std::string& node) const;   // version 1
@@ -45,6 +47,9 @@ class Cgroups {
   std::vector<std::string> in_force_;
   std::vector<std::string> missing_;
 };
+
+// Removes the groups noted in the run directory, as far as they are empty. Nothing noted: nothing to do.
+void remove_cgroups(const std::string& run_directory);
 
 // A thread that lives in given version 1 groups and calls what it is given there, one after the other.
 class Launcher {

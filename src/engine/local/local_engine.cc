@@ -70,8 +70,8 @@ class LocalEngine::Impl {
   }
 
   ~Impl() {
-    launchers_.clear();  // their threads are in the groups
-    machine_.cgroups.remove();
+    launchers_.clear();         // their threads are in the groups
+    machine_.cgroups.remove();  // where jobs go on, kill_all() or the next engine does it
   }
 
   Watcher& watcher() { return watcher_; }
@@ -257,6 +257,7 @@ Result<void> LocalEngine::Impl::release(const domain::LaunchId& id) {
 Result<std::unique_ptr<LocalEngine>> LocalEngine::create(Options options) {
   MUSTER_TRY(auto machine, survey(options, cgroup_name(options.data_directory)));
   sweep(options.data_directory + "/run");
+  MUSTER_CHECK(machine.cgroups.note(options.data_directory + "/run"));
   return std::unique_ptr<LocalEngine>(
       new LocalEngine(std::make_unique<Impl>(std::move(options), std::move(machine))));
 }

@@ -188,6 +188,21 @@ TEST(Node, IsInTheControlGroupsThatAreInForce) {
   EXPECT_EQ(said.out.find("/node-1") != std::string::npos, limited) << in_force << said.out;
 }
 
+TEST(Node, LeavesNoControlGroupBehind) {
+  std::string noted;
+  {
+    LocalWorld world;
+    ASSERT_OK(world.engine().launch(world.gang(kAttempt, 2, {"stay"})));
+    noted = read_file(world.run() + "/cgroups").value_or("");
+    for (const auto group : split(trim(noted), '\n')) {
+      EXPECT_TRUE(group.empty() || std::filesystem::exists(group)) << group;
+    }
+  }  // the engine goes while the jobs run, then kill_all ends them
+  for (const auto group : split(trim(noted), '\n')) {
+    EXPECT_TRUE(group.empty() || !std::filesystem::exists(group)) << group;
+  }
+}
+
 TEST(Node, ProcessesThatFledDieWithTheRunner) {
   LocalWorld world;
   const auto lock = world.scratch("lock");

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/text.h"
+#include "engine/local/cgroups.h"
 
 namespace muster::engine::local {
 
@@ -201,6 +202,7 @@ Result<int> kill_all(const std::string& run_directory, Millis grace) {
       std::this_thread::sleep_for(Millis{2});
     }
   }
+  remove_cgroups(run_directory);
   return static_cast<int>(folders.size());
 }
 

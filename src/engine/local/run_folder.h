@@ -75,7 +75,8 @@ std::vector<domain::LaunchId> list_launches(const std::string& run_directory);
 Result<void> remove_tree(const std::string& path);
 
 // Ends every runner below run_directory: SIGTERM, SIGKILL after `grace`, then waits until all are gone (at
-// most 5 s more). Returns how many there were. For `muster down --now`; needs no musterd.
+// most 5 s more), and removes the nodes' control groups. Returns how many there were. For `muster down
+// --now`; needs no musterd.
 Result<int> kill_all(const std::string& run_directory, Millis grace);
 
 }  // namespace muster::engine::local
