@@ -1,6 +1,8 @@
 #include "cli/request_file.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <filesystem>
 #include <toml++/toml.h>
 
@@ -37,13 +39,20 @@ Result<json::Object> read_toml(const std::string& path) {
   }
 }
 
+// The shortest text that reads back as the same number: "0.5", "0.0003".
+std::string number_text(double value) {
+  std::array<char, 64> buffer{};
+  const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
+  return {buffer.data(), static_cast<std::size_t>(end - buffer.data())};
+}
+
 // Hyperparameters and environment are strings on the wire; numbers and flags in the file become text.
 void values_to_text(json::Object& request, std::string_view member) {
   auto* map = request.if_contains(member);
   if (map == nullptr || !map->is_object()) return;
   for (auto& entry : map->get_object()) {
     if (!entry.value().is_string() && !entry.value().is_object() && !entry.value().is_array()) {
-      entry.value() = json::dump(entry.value());
+      entry.value() = entry.value().is_double() ? number_text(entry.value().get_double()) : json::dump(entry.value());
     }
   }
 }

@@ -1,0 +1,87 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "cli/objects.h"
+#include "cli/output.h"
+#include "cli/request_file.h"
+
+namespace muster::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+TEST(Table, PadsByCharactersNotBytes) {
+  Table table({"A", "B"});
+  table.add({"é", "x"});
+  table.add({"long", "y"});
+  EXPECT_EQ(table.text(), "A     B\né     x\nlong  y\n");
+}
+
+TEST(Bar, FillsInProportion) {
+  EXPECT_EQ(bar(0.5, 4), "██░░");
+  EXPECT_EQ(bar(7, 2), "██");
+  EXPECT_EQ(bar(-1, 2), "░░");
+}
+
+TEST(S3Uri, Parses) {
+  EXPECT_EQ(parse_s3_uri("s3://b/a/b")->key, "a/b");
+  EXPECT_EQ(parse_s3_uri("s3://b")->bucket, "b");
+  EXPECT_FALSE(parse_s3_uri("s3:///x"));
+  EXPECT_FALSE(parse_s3_uri("/tmp/x"));
+}
+
+class RequestFile : public ::testing::Test {
+ protected:
+  Result<PreparedRequest> prepare(std::string_view toml, RequestKind kind = RequestKind::training) {
+    EXPECT_TRUE(write_file_atomic(dir_ / "my job_2.toml", toml));
+    return prepare_request(dir_ / "my job_2.toml", kind, {.bucket = "b", .name_suffix = "7f3a"});
+  }
+  TempDir dir_;
+};
+
+TEST_F(RequestFile, FillsInWhatSuitsALocalService) {
+  ASSERT_TRUE(make_directories(dir_ / "text"));
+  const auto made = prepare(R"(
+[HyperParameters]
+lr = 0.5
+steps = 10
+name = "x"
+[[InputDataConfig]]
+ChannelName = "train"
+DataSource.S3DataSource.S3Uri = "text"
+)").value();
+  EXPECT_EQ(made.job_name, "my-job-2-7f3a");
+  EXPECT_EQ(made.request.at("HyperParameters").at("steps"), "10");
+  EXPECT_EQ(made.request.at("HyperParameters").at("lr"), "0.5");
+  EXPECT_EQ(made.request.at("AlgorithmSpecification").at("TrainingImage"), "muster/train");
+  EXPECT_EQ(made.request.at("OutputDataConfig").at("S3OutputPath"), "s3://b/output");
+  ASSERT_THAT(made.uploads, SizeIs(1));
+  EXPECT_EQ(made.uploads[0].local_path, dir_ / "text");
+  EXPECT_EQ(made.uploads[0].s3_uri, "s3://b/my-job-2-7f3a/input/train");
+  EXPECT_EQ(json::dump(made.request.at("InputDataConfig").at(0).at("DataSource").at("S3DataSource").at("S3Uri")),
+            "\"s3://b/my-job-2-7f3a/input/train\"");
+}
+
+TEST_F(RequestFile, Processing) {
+  const auto made = prepare(R"(
+ProcessingJobName = "tokens"
+[[ProcessingInputs]]
+InputName = "text"
+S3Input.S3Uri = "s3://b/text"
+)", RequestKind::processing).value();
+  EXPECT_EQ(made.job_name, "tokens");
+  EXPECT_THAT(made.uploads, SizeIs(0));
+  EXPECT_EQ(made.request.at("ProcessingInputs").at(0).at("S3Input").at("LocalPath"), "/opt/ml/processing/input/text");
+}
+
+TEST_F(RequestFile, RefusalsNameFileAndRemedy) {
+  EXPECT_THAT(prepare("x = [").error().message, HasSubstr("my job_2.toml, line 1"));
+  EXPECT_THAT(prepare("[[InputDataConfig]]\nChannelName = \"a\"\nDataSource.S3DataSource.S3Uri = \"no/such\"\n").error().message,
+              HasSubstr("neither s3://BUCKET/PREFIX nor a path that exists"));
+  EXPECT_EQ(prepare_request("/no/such.toml", RequestKind::training, {}).error().code, ErrorCode::not_found);
+}
+
+}  // namespace
+}  // namespace muster::cli

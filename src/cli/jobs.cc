@@ -1,0 +1,268 @@
+#include "cli/jobs.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <thread>
+
+#include "base/text.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kPoll{300};
+
+JobFacts facts_of(bool training, json::Object raw) {
+  JobFacts out;
+  const std::string kind = training ? "Training" : "Processing";
+  out.training = training;
+  out.name = json::opt_string(raw, kind + "JobName").value_or("");
+  out.status = json::opt_string(raw, kind + "JobStatus").value_or("");
+  out.secondary = json::opt_string(raw, "SecondaryStatus").value_or("");
+  out.failure = json::opt_string(raw, "FailureReason").value_or("");
+  out.created = json::opt_double(raw, "CreationTime");
+  out.started = json::opt_double(raw, kind + "StartTime");
+  out.ended = json::opt_double(raw, kind + "EndTime");
+  if (const auto* transitions = json::opt_array(raw, "SecondaryStatusTransitions"); transitions && !transitions->empty()) {
+    out.message = json::opt_string(transitions->back().as_object(), "StatusMessage").value_or("");
+  }
+  const auto* resources = json::opt_object(raw, training ? "ResourceConfig" : "ProcessingResources");
+  if (resources != nullptr && !training) resources = json::opt_object(*resources, "ClusterConfig");
+  if (resources != nullptr) out.nodes = static_cast<int>(json::opt_int(*resources, "InstanceCount").value_or(1));
+  if (const auto* artifacts = json::opt_object(raw, "ModelArtifacts")) {
+    out.artifacts = json::opt_string(*artifacts, "S3ModelArtifacts").value_or("");
+  }
+  out.raw = std::move(raw);
+  return out;
+}
+
+std::string duration_between(std::optional<double> from, std::optional<double> to) {
+  if (!from) return "-";
+  const auto end = to.value_or(SystemClock().now().unix_seconds());
+  return format_duration(Millis{static_cast<std::int64_t>((end - *from) * 1000.0)});
+}
+
+json::Object name_request(bool training, const std::string& name) {
+  json::Object request;
+  request[training ? "TrainingJobName" : "ProcessingJobName"] = name;
+  return request;
+}
+
+// One page loop over ListTrainingJobs or ListProcessingJobs, newest first.
+Result<std::vector<json::Object>> list_kind(Client& client, bool training, const ListOptions& options) {
+  std::vector<json::Object> out;
+  json::Object request;
+  if (!options.status.empty()) request["StatusEquals"] = options.status;
+  if (!options.contains.empty()) request["NameContains"] = options.contains;
+  for (;;) {
+    request["MaxResults"] = std::clamp(options.limit - static_cast<int>(out.size()), 1, 100);
+    MUSTER_TRY(const auto page, client.sagemaker(training ? "ListTrainingJobs" : "ListProcessingJobs", request));
+    const auto* jobs = json::opt_array(page, training ? "TrainingJobSummaries" : "ProcessingJobSummaries");
+    if (jobs != nullptr) {
+      for (const auto& job : *jobs) out.push_back(job.as_object());
+    }
+    if (!page.contains("NextToken") || static_cast<int>(out.size()) >= options.limit) return out;
+    request["NextToken"] = page.at("NextToken");
+  }
+}
+
+}  // namespace
+
+Result<JobFacts> find_job(Client& client, const std::string& name) {
+  auto training = client.sagemaker("DescribeTrainingJob", name_request(true, name));
+  if (training) return facts_of(true, *std::move(training));
+  if (training.error().code != ErrorCode::invalid_argument) return tl::unexpected(training.error());
+  auto processing = client.sagemaker("DescribeProcessingJob", name_request(false, name));
+  if (processing) return facts_of(false, *std::move(processing));
+  if (processing.error().code != ErrorCode::invalid_argument) return tl::unexpected(processing.error());
+  return fail(ErrorCode::not_found, "there is no job named " + name + "; `muster jobs` lists them");
+}
+
+int list_jobs(const Common& common, const ListOptions& options) {
+  auto session = open_session(common);
+  if (!session) return print_error(session.error());
+  std::vector<std::pair<bool, json::Object>> jobs;
+  for (const bool training : {true, false}) {
+    auto some = list_kind(session->client, training, options);
+    if (!some) return print_error(some.error());
+    for (auto& job : *some) jobs.emplace_back(training, std::move(job));
+  }
+  std::stable_sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) {
+    return json::opt_double(a.second, "CreationTime").value_or(0) > json::opt_double(b.second, "CreationTime").value_or(0);
+  });
+  if (static_cast<int>(jobs.size()) > options.limit) jobs.resize(static_cast<std::size_t>(options.limit));
+  if (common.as_json) {
+    json::Array list;
+    for (auto& job : jobs) list.emplace_back(std::move(job.second));
+    json::Object out;
+    out["Jobs"] = std::move(list);
+    print_json(out);
+    return kOk;
+  }
+  if (jobs.empty()) {
+    std::cout << "No jobs" << (options.status.empty() && options.contains.empty() ? " yet. Start one with: muster train FILE.toml" : " match") << "\n";
+    return kOk;
+  }
+  Table table({"NAME", "KIND", "STATUS", "CREATED", "TOOK"});
+  for (const auto& [training, job] : jobs) {
+    const auto facts = facts_of(training, job);
+    table.add({facts.name, training ? "training" : "processing",
+               facts.status + (facts.secondary.empty() || facts.over() ? "" : " (" + facts.secondary + ")"),
+               local_time(facts.created), duration_between(facts.created, facts.over() ? facts.ended : std::nullopt)});
+  }
+  std::cout << table.text();
+  return kOk;
+}
+
+int show_job(const Common& common, const std::string& name) {
+  auto session = open_session(common);
+  if (!session) return print_error(session.error());
+  const auto job = find_job(session->client, name);
+  if (!job) return print_error(job.error());
+  if (common.as_json) {
+    print_json(job->raw);
+    return kOk;
+  }
+  std::cout << job->name << "  " << (job->training ? "training" : "processing") << " on " << job->nodes
+            << (job->nodes == 1 ? " node" : " nodes") << "\n"
+            << "Status   " << job->status << (job->secondary.empty() || job->secondary == job->status ? "" : " (" + job->secondary + ")") << "\n"
+            << "Created  " << local_time(job->created) << "\n";
+  if (!job->failure.empty()) std::cout << "Reason   " << job->failure << "\n";
+  if (const auto* transitions = json::opt_array(job->raw, "SecondaryStatusTransitions")) {
+    std::cout << "\n";
+    Table table({"ENTERED", "STATUS", "TOOK", "MESSAGE"});
+    for (const auto& entry : *transitions) {
+      const auto& transition = entry.as_object();
+      const auto start = json::opt_double(transition, "StartTime");
+      table.add({local_time(start), json::opt_string(transition, "Status").value_or(""),
+                 duration_between(start, json::opt_double(transition, "EndTime")),
+                 json::opt_string(transition, "StatusMessage").value_or("")});
+    }
+    std::cout << table.text();
+  }
+  if (job->status == "Completed" && !job->artifacts.empty()) std::cout << "\nModel    " << job->artifacts << "\n";
+  std::cout << "\nLogs     muster logs " << job->name << (job->over() ? "" : " -f") << "\n";
+  return kOk;
+}
+
+int stop_job(const Common& common, const std::string& name) {
+  auto session = open_session(common);
+  if (!session) return print_error(session.error());
+  const auto job = find_job(session->client, name);
+  if (!job) return print_error(job.error());
+  const auto stopped = session->client.sagemaker(job->training ? "StopTrainingJob" : "StopProcessingJob",
+                                                 name_request(job->training, name));
+  if (!stopped) return print_error(stopped.error());
+  if (common.as_json) {
+    print_json({});
+  } else {
+    std::cout << "Stopping " << name << ": its command has 120 s to end; see: muster wait " << name << "\n";
+  }
+  return kOk;
+}
+
+int wait_job(const Common& common, const std::string& name, int timeout_s) {
+  auto session = open_session(common);
+  if (!session) return print_error(session.error());
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(timeout_s);
+  for (;;) {
+    const auto job = find_job(session->client, name);
+    if (!job && job.error().code != ErrorCode::unavailable) return print_error(job.error());
+    if (job && job->over()) {
+      if (common.as_json) {
+        print_json(job->raw);
+      } else {
+        std::cout << name << " ended " << job->status << " after " << duration_between(job->created, job->ended)
+                  << (job->failure.empty() ? "" : ": " + job->failure) << "\n";
+      }
+      return job->status == "Completed" ? kOk : job->status == "Failed" ? kJobFailed : kJobStopped;
+    }
+    if (timeout_s > 0 && std::chrono::steady_clock::now() >= deadline) {
+      return print_error({ErrorCode::timeout, name + " is still " + (job ? job->status : "unreachable") + " after " + std::to_string(timeout_s) + " s"});
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+Result<void> LogReader::find_streams() {
+  json::Object request;
+  request["logGroupName"] = training_ ? "/aws/sagemaker/TrainingJobs" : "/aws/sagemaker/ProcessingJobs";
+  request["logStreamNamePrefix"] = job_ + "/";
+  for (;;) {
+    auto page = client_.logs("DescribeLogStreams", request);
+    if (!page && page.error().code == ErrorCode::not_found) return {};  // no stream was ever made
+    if (!page) return tl::unexpected(page.error());
+    if (const auto* list = json::opt_array(*page, "logStreams")) {
+      for (const auto& entry : *list) {
+        const auto name = json::opt_string(entry.as_object(), "logStreamName").value_or("");
+        if (std::any_of(streams_.begin(), streams_.end(), [&](const auto& known) { return known.name == name; })) continue;
+        const auto host = name.substr(job_.size() + 1);
+        streams_.push_back({name, host.substr(0, host.rfind('-')), ""});
+      }
+    }
+    const auto next = json::opt_string(*page, "nextToken");
+    if (!next) return {};
+    request["nextToken"] = *next;
+  }
+}
+
+Result<std::vector<LogReader::Line>> LogReader::read() {
+  MUSTER_CHECK(find_streams());
+  std::vector<Line> lines;
+  for (auto& stream : streams_) {
+    for (;;) {
+      json::Object request;
+      request["logGroupName"] = training_ ? "/aws/sagemaker/TrainingJobs" : "/aws/sagemaker/ProcessingJobs";
+      request["logStreamName"] = stream.name;
+      request["startFromHead"] = true;
+      if (!stream.token.empty()) request["nextToken"] = stream.token;
+      MUSTER_TRY(const auto page, client_.logs("GetLogEvents", request));
+      stream.token = json::opt_string(page, "nextForwardToken").value_or("");
+      const auto* events = json::opt_array(page, "events");
+      if (events == nullptr || events->empty()) break;
+      for (const auto& entry : *events) {
+        const auto& event = entry.as_object();
+        lines.push_back({json::opt_int(event, "timestamp").value_or(0), stream.host,
+                         json::opt_string(event, "message").value_or("")});
+      }
+    }
+  }
+  std::stable_sort(lines.begin(), lines.end(), [](const Line& a, const Line& b) { return a.time_ms < b.time_ms; });
+  return lines;
+}
+
+int show_logs(const Common& common, const std::string& name, const LogsOptions& options) {
+  auto session = open_session(common);
+  if (!session) return print_error(session.error());
+  auto job = find_job(session->client, name);
+  if (!job) return print_error(job.error());
+  LogReader reader(session->client, job->training, name);
+  const bool show_host = job->nodes > 1 && options.host.empty();
+  bool last_round = job->over() || !options.follow;
+  for (;;) {
+    const auto lines = reader.read();
+    if (!lines) return print_error(lines.error());
+    for (const auto& line : *lines) {
+      if (!options.host.empty() && line.host != options.host) continue;
+      if (common.as_json) {
+        json::Object event;
+        event["timestamp"] = line.time_ms;
+        event["host"] = line.host;
+        event["message"] = line.text;
+        std::cout << json::dump(event) << "\n";
+      } else {
+        std::cout << (show_host ? line.host + "  " : "") << line.text << "\n";
+      }
+    }
+    std::cout.flush();
+    if (last_round) return kOk;
+    std::this_thread::sleep_for(kPoll);
+    // Logs are complete before the end shows, so one more read after it misses nothing.
+    job = find_job(session->client, name);
+    if (!job) return print_error(job.error());
+    last_round = job->over();
+  }
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,439 @@
+#include "cli/lifecycle.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <thread>
+
+#include "base/text.h"
+#include "cli/jobs.h"
+#include "cli/output.h"
+
+namespace muster::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kStartMax{30};
+constexpr std::chrono::milliseconds kPoll{20};
+constexpr Millis kNowGrace{2'000};
+
+std::string own_folder() { return fs::read_symlink("/proc/self/exe").parent_path().string(); }
+
+// The musterd that serves the directory: it holds the lock.
+std::optional<int> running_musterd(const data::DataDirectory& directory) {
+  const auto lock = directory.lock();
+  if (lock || lock.error().code != ErrorCode::failed_precondition) return std::nullopt;
+  return directory.pid();
+}
+
+bool gone(int pid) { return ::kill(pid, 0) != 0 && errno == ESRCH; }
+
+bool wait_until(std::chrono::milliseconds longest, const std::function<bool()>& done) {
+  const auto deadline = steady_clock::now() + longest;
+  while (!done()) {
+    if (steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(kPoll);
+  }
+  return true;
+}
+
+std::vector<std::string> musterd_command(const Common& common, const UpOptions& options) {
+  std::vector<std::string> command = {own_folder() + "/musterd", "--data", common.data};
+  if (!options.listen.empty()) command.insert(command.end(), {"--listen", options.listen});
+  if (options.nodes != 0) command.insert(command.end(), {"--nodes", std::to_string(options.nodes)});
+  if (options.insecure) command.emplace_back("--insecure");
+  return command;
+}
+
+[[noreturn]] void become(const std::vector<std::string>& command) {
+  std::vector<char*> arguments;
+  for (const auto& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  ::execv(arguments[0], arguments.data());
+  std::cerr << "muster: cannot start " << command[0] << ": " << std::generic_category().message(errno) << "\n";
+  ::_exit(kFailed);
+}
+
+void print_service(const Common& common, const std::string& url, std::string_view what) {
+  if (common.as_json) {
+    json::Object out;
+    out["endpoint"] = url;
+    out["data_directory"] = fs::absolute(common.data).lexically_normal().string();
+    print_json(out);
+    return;
+  }
+  const bool standard = common.data == data::DataDirectory::default_path();
+  const auto flag = standard ? "" : " --data " + common.data;
+  std::cout << what << " " << url << "  data " << common.data << "\n"
+            << "Next      eval \"$(muster env" << flag << ")\"\n"
+            << "          muster nodes" << flag << "\n"
+            << "Stop      muster down" << flag << "\n";
+}
+
+// Starts musterd in a session of its own; answers its pid. What it says before it answers goes to `output`.
+Result<int> spawn(const std::vector<std::string>& command, const std::string& output) {
+  const int pid = ::fork();
+  if (pid < 0) return fail_errno("fork");
+  if (pid == 0) {
+    ::setsid();
+    const int log = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    ::dup2(null, 0);
+    ::dup2(log, 1);
+    ::dup2(log, 2);
+    become(command);
+  }
+  return pid;
+}
+
+int up_detached(const Common& common, const UpOptions& options, const data::DataDirectory& directory) {
+  const auto output = directory.path() + "/musterd.start";
+  const auto pid = spawn(musterd_command(common, options), output);
+  if (!pid) return print_error(pid.error());
+  bool ended = false;
+  const bool answers = wait_until(kStartMax, [&] {
+    ended = ::waitpid(*pid, nullptr, WNOHANG) == *pid;
+    if (ended) return true;
+    if (directory.pid() != *pid) return false;
+    const auto endpoint = endpoint_of(directory);
+    auto client = endpoint ? Client::create(*endpoint) : fail(ErrorCode::not_found, "");
+    return client && client->healthy();
+  });
+  if (ended || !answers) {
+    auto said = std::string(trim(read_file(output).value_or("")));
+    constexpr std::string_view kName = "musterd: ";
+    if (said.rfind(kName, 0) == 0) said = said.substr(kName.size());
+    return print_error({ErrorCode::internal, ended ? said : "musterd did not answer within 30 s; see " + directory.log_file()});
+  }
+  print_service(common, directory.endpoint().value_or(""), "Serving  ");
+  return kOk;
+}
+
+}  // namespace
+
+int up(const Common& common, const UpOptions& options) {
+  const auto directory = data::DataDirectory::open_or_create(common.data);
+  if (!directory) return print_error(directory.error());
+  if (const auto pid = running_musterd(*directory)) {
+    print_service(common, directory->endpoint().value_or("?"), "Already serving (process " + std::to_string(*pid) + ")");
+    return kOk;
+  }
+  if (options.detach) return up_detached(common, options, *directory);
+  become(musterd_command(common, options));
+}
+
+namespace {
+
+// Live jobs by name; empty when the service does not answer.
+Result<std::vector<std::string>> live_jobs(Client& client) {
+  std::vector<std::string> names;
+  for (const bool training : {true, false}) {
+    for (const auto* status : {"InProgress", "Stopping"}) {
+      json::Object request;
+      request["StatusEquals"] = status;
+      request["MaxResults"] = 100;
+      MUSTER_TRY(const auto page, client.sagemaker(training ? "ListTrainingJobs" : "ListProcessingJobs", request));
+      for (const auto& job : page.at(training ? "TrainingJobSummaries" : "ProcessingJobSummaries").as_array()) {
+        names.push_back(json::opt_string(job.as_object(), training ? "TrainingJobName" : "ProcessingJobName").value_or(""));
+      }
+    }
+  }
+  return names;
+}
+
+int down_now(const data::DataDirectory& directory, std::optional<int> pid, const KillAll& kill_all) {
+  // musterd first, so that it starts nothing again.
+  if (pid) {
+    ::kill(*pid, SIGTERM);
+    if (!wait_until(kNowGrace, [&] { return gone(*pid); })) {
+      ::kill(*pid, SIGKILL);
+      wait_until(kNowGrace, [&] { return gone(*pid); });
+    }
+  }
+  const auto killed = kill_all(directory.run(), kNowGrace);
+  if (!killed) return print_error(killed.error());
+  std::cout << (pid ? "Stopped musterd" : "No musterd was running") << ", killed " << *killed
+            << (*killed == 1 ? " runner\n" : " runners\n");
+  return kOk;
+}
+
+Result<void> stop_all(Client& client, const std::vector<std::string>& jobs) {
+  for (const auto& name : jobs) {
+    MUSTER_TRY(const auto job, find_job(client, name));
+    json::Object request;
+    request[job.training ? "TrainingJobName" : "ProcessingJobName"] = name;
+    const auto stopped = client.sagemaker(job.training ? "StopTrainingJob" : "StopProcessingJob", request);
+    if (!stopped && stopped.error().code != ErrorCode::invalid_argument) return tl::unexpected(stopped.error());
+    std::cout << "Stopping  " << name << std::endl;
+  }
+  // Bounded by the jobs' grace and their uploads.
+  for (;;) {
+    MUSTER_TRY(const auto left, live_jobs(client));
+    if (left.empty()) return {};
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+}
+
+}  // namespace
+
+int down(const Common& common, const DownOptions& options, const KillAll& kill_all) {
+  const auto directory = data::DataDirectory::open(common.data);
+  if (!directory) return print_error(directory.error());
+  const auto pid = running_musterd(*directory);
+  if (options.now) return down_now(*directory, pid, kill_all);
+  if (!pid) {
+    std::cout << "No musterd serves " << directory->path() << "\n";
+    return kOk;
+  }
+  if (!options.leave_jobs) {
+    const auto endpoint = endpoint_of(*directory);
+    if (!endpoint) return print_error(endpoint.error());
+    auto client = Client::create(*endpoint);
+    if (!client) return print_error(client.error());
+    const auto jobs = live_jobs(*client);
+    if (!jobs) return print_error(jobs.error());
+    if (!jobs->empty() && !options.stop_jobs) {
+      return print_error({ErrorCode::failed_precondition, std::to_string(jobs->size()) + (jobs->size() == 1 ? " job runs (" : " jobs run (") + join(*jobs, ", ") +
+                                                              "): add --stop-jobs to stop them first, --leave-jobs to let them run on, or --now to kill everything"});
+    }
+    if (auto stopped = stop_all(*client, *jobs); !stopped) return print_error(stopped.error());
+  }
+  ::kill(*pid, SIGTERM);
+  if (!wait_until(std::chrono::seconds(20), [&] { return gone(*pid); })) {
+    return print_error({ErrorCode::timeout, "musterd (process " + std::to_string(*pid) + ") did not end within 20 s; use --now to kill it"});
+  }
+  std::cout << "Stopped   musterd on " << directory->path() << "\n";
+  return kOk;
+}
+
+namespace {
+
+// The first line that `command` prints.
+std::string first_line(const std::string& command) {
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return {};
+  std::array<char, 256> buffer{};
+  const auto length = std::fread(buffer.data(), 1, buffer.size() - 1, pipe);
+  ::pclose(pipe);
+  const std::string text(buffer.data(), length);
+  return text.substr(0, text.find('\n'));
+}
+
+// Command lines before 1.29 and 2.13 do not know AWS_ENDPOINT_URL.
+bool ignores_endpoint_variable(const std::string& version) {
+  constexpr std::string_view kName = "aws-cli/";
+  if (version.rfind(kName, 0) != 0) return false;
+  const auto parts = split(std::string_view(version).substr(kName.size()), '.');
+  if (parts.size() < 2) return false;
+  const auto major = parse_int(parts[0]).value_or(0);
+  const auto minor = parse_int(parts[1]).value_or(0);
+  return major == 1 ? minor < 29 : major == 2 && minor < 13;
+}
+
+std::string quote(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+Result<std::string> write_sdk_config(const Common& common) {
+  MUSTER_TRY(auto session, open_session(common));
+  MUSTER_CHECK(ensure_bucket(session));
+  const auto path = session.directory.path() + "/sagemaker-sdk.yaml";
+  MUSTER_CHECK(write_file_atomic(path, "SchemaVersion: '1.0'\nSageMaker:\n  PythonSDK:\n    Modules:\n      TelemetryOptOut: true\n"
+                                       "      Session:\n        DefaultS3Bucket: " + session.bucket + "\n"));
+  return path;
+}
+
+}  // namespace
+
+int print_environment(const Common& common, bool sagemaker_sdk) {
+  const auto directory = data::DataDirectory::open(common.data);
+  if (!directory) return print_error(directory.error());
+  const auto endpoint = endpoint_of(*directory);
+  if (!endpoint) return print_error(endpoint.error());
+  std::vector<std::pair<std::string, std::string>> variables = {
+      {"MUSTER_DATA", directory->path()},
+      {"AWS_ENDPOINT_URL", endpoint->url},
+      {"AWS_ACCESS_KEY_ID", endpoint->credentials.access_key},
+      {"AWS_SECRET_ACCESS_KEY", endpoint->credentials.secret_key},
+      {"AWS_DEFAULT_REGION", endpoint->region},
+      {"AWS_REGION", endpoint->region},
+      {"AWS_EC2_METADATA_DISABLED", "true"},
+  };
+  if (sagemaker_sdk) {
+    const auto path = write_sdk_config(common);
+    if (!path) return print_error(path.error());
+    variables.emplace_back("SAGEMAKER_USER_CONFIG_OVERRIDE", *path);
+  }
+  if (common.as_json) {
+    json::Object out;
+    for (const auto& [name, value] : variables) out[name] = value;
+    print_json(out);
+    return kOk;
+  }
+  std::cout << "unset AWS_SESSION_TOKEN AWS_PROFILE\n";
+  for (const auto& [name, value] : variables) std::cout << "export " << name << "=" << quote(value) << "\n";
+  std::cout << "case \":$PATH:\" in *:" << quote(own_folder()) << ":*) ;; *) export PATH=" << quote(own_folder()) << ":\"$PATH\" ;; esac\n";
+  if (const auto version = first_line("command -v aws >/dev/null && aws --version"); ignores_endpoint_variable(version)) {
+    std::cout << "# " << version.substr(0, version.find(' ')) << " ignores AWS_ENDPOINT_URL:\n"
+              << "aws() { command aws --endpoint-url \"$AWS_ENDPOINT_URL\" \"$@\"; }\n";
+  }
+  return kOk;
+}
+
+int doctor(const Common& common, const std::function<std::vector<DoctorCheck>()>& checks) {
+  const auto found = checks();
+  bool failed = false;
+  json::Array list;
+  Table table({"", "CHECK", "FOUND", "REMEDY"});
+  for (const auto& check : found) {
+    failed = failed || check.state == "fail";
+    table.add({check.state, check.name, check.message, check.remedy});
+    json::Object entry;
+    entry["state"] = check.state;
+    entry["name"] = check.name;
+    entry["message"] = check.message;
+    entry["remedy"] = check.remedy;
+    list.emplace_back(std::move(entry));
+  }
+  if (common.as_json) {
+    json::Object out;
+    out["checks"] = std::move(list);
+    print_json(out);
+  } else {
+    std::cout << table.text();
+  }
+  return failed ? kFailed : kOk;
+}
+
+int show_nodes(const Common& common) {
+  auto session = open_session(common);
+  if (!session) return print_error(session.error());
+  const auto answer = session->client.get("/api/v1/nodes");
+  if (!answer) return print_error(answer.error());
+  if (common.as_json) {
+    print_json(*answer);
+    return kOk;
+  }
+  Table table({"NODE", "STATE", "CPUS", "MEMORY", "ADDRESS", "JOB", "MESSAGE"});
+  for (const auto& entry : answer->at("nodes").as_array()) {
+    const auto& node = entry.as_object();
+    const auto job = json::opt_string(node, "job");
+    const bool healthy = json::opt_bool(node, "healthy").value_or(false);
+    table.add({json::opt_string(node, "name").value_or(""), !healthy ? "unhealthy" : job ? "busy" : "free",
+               std::to_string(json::opt_int(node, "cpus").value_or(0)),
+               format_bytes(static_cast<std::uint64_t>(json::opt_int(node, "memory_bytes").value_or(0))),
+               json::opt_string(node, "address").value_or(""),
+               job ? *job + " (algo-" + std::to_string(json::opt_int(node, "rank").value_or(0) + 1) + ")" : "-",
+               json::opt_string(node, "message").value_or("")});
+  }
+  std::cout << table.text();
+  return kOk;
+}
+
+namespace {
+
+// "30m", "12h", "7d" in seconds.
+std::optional<std::int64_t> parse_age(const std::string& text) {
+  if (text.size() < 2) return std::nullopt;
+  const auto number = parse_int(std::string_view(text).substr(0, text.size() - 1));
+  if (!number || *number < 0 || *number > 100'000) return std::nullopt;
+  switch (text.back()) {
+    case 's': return *number;
+    case 'm': return *number * 60;
+    case 'h': return *number * 3'600;
+    case 'd': return *number * 86'400;
+    default: return std::nullopt;
+  }
+}
+
+struct ArtifactPrefix {
+  std::string job;
+  data::s3::Place place;
+};
+
+// Where ended training jobs put their archives: <S3OutputPath>/<job>/.
+std::vector<ArtifactPrefix> artifact_prefixes(Client& client) {
+  std::vector<ArtifactPrefix> out;
+  json::Object request;
+  request["MaxResults"] = 100;
+  for (;;) {
+    const auto page = client.sagemaker("ListTrainingJobs", request);
+    if (!page) return out;
+    for (const auto& entry : page->at("TrainingJobSummaries").as_array()) {
+      const auto name = json::opt_string(entry.as_object(), "TrainingJobName").value_or("");
+      const auto job = find_job(client, name);
+      if (!job || !job->over()) continue;
+      const auto marker = "/" + name + "/output/";
+      const auto at = job->artifacts.rfind(marker);
+      if (at == std::string::npos) continue;
+      const auto prefix = job->artifacts.substr(5, at + name.size() + 2 - 5);  // without s3://
+      const auto slash = prefix.find('/');
+      out.push_back({name, {prefix.substr(0, slash), prefix.substr(slash + 1)}});
+    }
+    if (!page->contains("NextToken")) return out;
+    request["NextToken"] = page->at("NextToken");
+  }
+}
+
+Result<std::uint64_t> remove_prefix(data::s3::Client& s3, const data::s3::Place& place) {
+  std::uint64_t removed = 0;
+  data::s3::ListRequest request;
+  request.bucket = place.bucket;
+  request.prefix = place.key;
+  MUSTER_CHECK(s3.list_objects(request, [&](const data::s3::ListPage& page) -> Result<void> {
+    std::vector<std::string> keys;
+    for (const auto& object : page.objects) keys.push_back(object.key);
+    if (keys.empty()) return {};
+    MUSTER_TRY(const auto kept, s3.delete_objects(place.bucket, keys));
+    removed += keys.size() - kept.size();
+    return {};
+  }));
+  return removed;
+}
+
+}  // namespace
+
+int prune(const Common& common, const PruneOptions& options) {
+  const auto seconds = parse_age(options.older_than);
+  if (!seconds) {
+    std::cerr << "muster: --older-than is \"" << options.older_than << "\", it must be a number and one of s, m, h, d, for example 7d\n";
+    return kUsage;
+  }
+  auto session = open_session(common);
+  if (!session) return print_error(session.error());
+  const auto prefixes = options.objects ? artifact_prefixes(session->client) : std::vector<ArtifactPrefix>{};
+  json::Object request;
+  request["older_than_seconds"] = *seconds;
+  const auto answer = session->client.post("/api/v1/prune", request);
+  if (!answer) return print_error(answer.error());
+  const auto names = json::string_list(answer->at("pruned").as_array());
+  std::uint64_t removed = 0;
+  for (const auto& [job, place] : prefixes) {
+    if (std::find(names.begin(), names.end(), job) == names.end()) continue;
+    const auto some = remove_prefix(*session->s3, place);
+    if (!some) return print_error(some.error());
+    removed += *some;
+  }
+  if (common.as_json) {
+    auto out = *answer;
+    out["objects_removed"] = removed;
+    print_json(out);
+  } else {
+    std::cout << "Forgot " << names.size() << (names.size() == 1 ? " job" : " jobs") << " that ended more than " << options.older_than
+              << " ago, with their logs" << (options.objects ? ", and removed " + std::to_string(removed) + " objects" : "") << "\n";
+  }
+  return kOk;
+}
+
+}  // namespace muster::cli

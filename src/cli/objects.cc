@@ -1,0 +1,198 @@
+#include "cli/objects.h"
+
+#include <filesystem>
+#include <iostream>
+
+#include "base/text.h"
+#include "cli/output.h"
+#include "data/s3/transfer.h"
+
+namespace muster::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using data::s3::Place;
+using data::s3::Report;
+
+constexpr std::string_view kScheme = "s3://";
+
+bool is_s3(const std::string& text) { return text.rfind(kScheme, 0) == 0; }
+
+template <typename Options>
+Options with_progress() {
+  Options options;
+  if (is_terminal()) {
+    options.progress = [](const data::s3::Progress& progress) {
+      std::cout << "\r\033[K" << progress.files << "/" << progress.files_total << " files  " << format_bytes(progress.bytes) << " of "
+                << format_bytes(progress.bytes_total) << std::flush;
+    };
+  }
+  return options;
+}
+
+int print_report(const Common& common, const Result<Report>& report, const std::string& from, const std::string& to) {
+  if (is_terminal()) std::cout << "\r\033[K";
+  if (!report) return print_error(report.error());
+  for (const auto& [path, why] : report->refused) std::cerr << "muster: left out " << path << ": " << why.message << "\n";
+  if (common.as_json) {
+    json::Object out;
+    out["files"] = report->files;
+    out["bytes"] = report->bytes;
+    print_json(out);
+  } else {
+    std::cout << from << " -> " << to << "  " << report->files << (report->files == 1 ? " file, " : " files, ")
+              << format_bytes(report->bytes) << "\n";
+  }
+  return report->refused.empty() ? kOk : kFailed;
+}
+
+Result<Report> upload(data::s3::Client& s3, const std::string& from, const Place& to, bool recursive) {
+  if (!fs::exists(from)) return fail(ErrorCode::not_found, "there is no file " + from);
+  if (fs::is_directory(from)) {
+    if (!recursive) return fail(ErrorCode::invalid_argument, from + " is a folder; copy it with -r");
+    return data::s3::upload_tree(s3, from, to.bucket, to.key, with_progress<data::s3::UploadOptions>());
+  }
+  auto place = to;
+  if (place.key.empty() || place.key.back() == '/') place.key += fs::path(from).filename().string();
+  const auto bytes = fs::file_size(from);
+  MUSTER_TRY(const auto etag, data::s3::upload_file(s3, from, place, with_progress<data::s3::TransferOptions>()));
+  return Report{1, bytes, {}};
+}
+
+Result<Report> download(data::s3::Client& s3, const Place& from, const std::string& to, bool recursive) {
+  if (recursive) {
+    return data::s3::download_prefix(s3, from.bucket, from.key, to, with_progress<data::s3::TransferOptions>());
+  }
+  if (from.key.empty() || from.key.back() == '/') {
+    return fail(ErrorCode::invalid_argument, "s3://" + from.bucket + "/" + from.key + " is a prefix; copy it with -r");
+  }
+  auto path = to;
+  if (fs::is_directory(to)) path = (fs::path(to) / fs::path(from.key).filename()).string();
+  MUSTER_TRY(const auto info, data::s3::download_file(s3, from, path, with_progress<data::s3::TransferOptions>()));
+  return Report{1, info.size, {}};
+}
+
+}  // namespace
+
+Result<Place> parse_s3_uri(const std::string& uri) {
+  if (!is_s3(uri)) return fail(ErrorCode::invalid_argument, "\"" + uri + "\" is not s3://BUCKET/KEY");
+  const auto rest = uri.substr(kScheme.size());
+  const auto slash = rest.find('/');
+  Place place{rest.substr(0, slash), slash == std::string::npos ? "" : rest.substr(slash + 1)};
+  if (place.bucket.empty()) return fail(ErrorCode::invalid_argument, "\"" + uri + "\" names no bucket");
+  return place;
+}
+
+int copy_objects(const Common& common, const std::string& from, const std::string& to, bool recursive) {
+  if (is_s3(from) == is_s3(to)) {
+    return print_error({ErrorCode::invalid_argument, "one of the two must be s3://BUCKET/KEY, the other a local path"});
+  }
+  auto session = open_session(common);
+  if (!session) return print_error(session.error());
+  const auto place = parse_s3_uri(is_s3(from) ? from : to);
+  if (!place) return print_error(place.error());
+  if (is_s3(from) && to == "-") {
+    const auto got = session->s3->get_object(*place, {}, [](std::string_view piece) -> Result<void> {
+      std::cout << piece;
+      return {};
+    });
+    return got ? static_cast<int>(kOk) : print_error(got.error());
+  }
+  const auto report = is_s3(from) ? download(*session->s3, *place, to, recursive) : upload(*session->s3, from, *place, recursive);
+  return print_report(common, report, from, to);
+}
+
+int list_objects(const Common& common, const std::string& uri, bool recursive) {
+  auto session = open_session(common);
+  if (!session) return print_error(session.error());
+  json::Array rows;
+  Table table({"SIZE", "MODIFIED", "NAME"});
+  const auto add = [&](const std::string& size, std::optional<Time> modified, const std::string& name, std::uint64_t bytes) {
+    json::Object row;
+    row["name"] = name;
+    row["bytes"] = bytes;
+    rows.emplace_back(std::move(row));
+    table.add({size, modified ? local_time(modified->unix_seconds()) : "", name});
+  };
+  if (uri.empty()) {
+    const auto buckets = session->s3->list_buckets();
+    if (!buckets) return print_error(buckets.error());
+    for (const auto& bucket : *buckets) add("", bucket.created, "s3://" + bucket.name, 0);
+  } else {
+    const auto place = parse_s3_uri(uri);
+    if (!place) return print_error(place.error());
+    data::s3::ListRequest request;
+    request.bucket = place->bucket;
+    request.prefix = place->key;
+    if (!recursive) request.delimiter = "/";
+    const auto base = "s3://" + place->bucket + "/";
+    const auto listed = session->s3->list_objects(request, [&](const data::s3::ListPage& page) -> Result<void> {
+      for (const auto& prefix : page.common_prefixes) add("", std::nullopt, base + prefix, 0);
+      for (const auto& object : page.objects) add(format_bytes(object.size), object.modified, base + object.key, object.size);
+      return {};
+    });
+    if (!listed) return print_error(listed.error());
+  }
+  if (common.as_json) {
+    json::Object out;
+    out["entries"] = std::move(rows);
+    print_json(out);
+  } else if (!rows.empty()) {
+    std::cout << table.text();
+  } else {
+    std::cout << (uri.empty() ? "No buckets. Make one with: muster mb s3://NAME" : "Nothing below " + uri) << "\n";
+  }
+  return kOk;
+}
+
+int remove_objects(const Common& common, const std::string& uri, bool recursive) {
+  auto session = open_session(common);
+  if (!session) return print_error(session.error());
+  const auto place = parse_s3_uri(uri);
+  if (!place) return print_error(place.error());
+  std::uint64_t removed = 0;
+  if (!recursive) {
+    const auto there = session->s3->head_object(*place);
+    if (!there) return print_error(there.error());
+    if (auto done = session->s3->delete_object(*place); !done) return print_error(done.error());
+    removed = 1;
+  } else {
+    data::s3::ListRequest request;
+    request.bucket = place->bucket;
+    request.prefix = place->key;
+    const auto listed = session->s3->list_objects(request, [&](const data::s3::ListPage& page) -> Result<void> {
+      std::vector<std::string> keys;
+      for (const auto& object : page.objects) keys.push_back(object.key);
+      if (keys.empty()) return {};
+      MUSTER_TRY(const auto kept, session->s3->delete_objects(place->bucket, keys));
+      if (!kept.empty()) return tl::unexpected(kept.front().second.with_context(kept.front().first));
+      removed += keys.size();
+      return {};
+    });
+    if (!listed) return print_error(listed.error());
+  }
+  if (common.as_json) {
+    json::Object out;
+    out["removed"] = removed;
+    print_json(out);
+  } else {
+    std::cout << "Removed " << removed << (removed == 1 ? " object\n" : " objects\n");
+  }
+  return kOk;
+}
+
+int make_bucket(const Common& common, const std::string& uri) {
+  auto session = open_session(common);
+  if (!session) return print_error(session.error());
+  const auto place = parse_s3_uri(is_s3(uri) ? uri : std::string(kScheme) + uri);
+  if (!place) return print_error(place.error());
+  if (auto made = session->s3->create_bucket(place->bucket); !made) return print_error(made.error());
+  if (common.as_json) {
+    print_json({});
+  } else {
+    std::cout << "Made s3://" << place->bucket << "\n";
+  }
+  return kOk;
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,21 @@
+// Objects: cp, ls, rm, mb. Each function is one command: it prints and answers the exit code.
+#pragma once
+
+#include <string>
+
+#include "cli/session.h"
+
+namespace muster::cli {
+
+// One of the two is s3://BUCKET/KEY, the other a local path; folders and prefixes need `recursive`. "-" as the
+// target prints the object.
+int copy_objects(const Common& common, const std::string& from, const std::string& to, bool recursive);
+// Buckets without an argument, else what is below s3://BUCKET/PREFIX.
+int list_objects(const Common& common, const std::string& uri, bool recursive);
+int remove_objects(const Common& common, const std::string& uri, bool recursive);
+int make_bucket(const Common& common, const std::string& uri);
+
+// s3://bucket/key; invalid_argument otherwise. The key may be empty.
+Result<data::s3::Place> parse_s3_uri(const std::string& uri);
+
+}  // namespace muster::cli

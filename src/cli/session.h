@@ -1,0 +1,34 @@
+// What every command starts from: which service is meant, and a client to it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cli/client.h"
+#include "data/directory/directory.h"
+#include "data/s3/client.h"
+
+namespace muster::cli {
+
+// Options that every command takes.
+struct Common {
+  std::string data = data::DataDirectory::default_path();
+  bool as_json = false;  // --output json
+};
+
+struct Session {
+  data::DataDirectory directory;
+  Client client;
+  std::string account;
+  std::string bucket;  // for uploads and outputs: sagemaker-<region>-<account>, as the SDKs name theirs
+  std::unique_ptr<data::s3::Client> s3;
+};
+
+// not_found without a service there, unavailable when it does not answer.
+Result<Endpoint> endpoint_of(const data::DataDirectory& directory);
+Result<Session> open_session(const Common& common);
+
+// Makes the session's bucket if it is not there.
+Result<void> ensure_bucket(Session& session);
+
+}  // namespace muster::cli

@@ -1,0 +1,230 @@
+#include "cli/submit.h"
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <thread>
+
+#include "base/crypto.h"
+#include "base/text.h"
+#include "cli/jobs.h"
+#include "data/s3/transfer.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kPoll{250};
+
+std::string pad(std::string text, std::size_t width) {
+  if (text.size() < width) text.append(width - text.size(), ' ');
+  return text;
+}
+
+// "s3://bucket/key" in two.
+data::s3::Place place_of(std::string_view uri) {
+  const auto rest = uri.substr(5);
+  const auto slash = rest.find('/');
+  return {std::string(rest.substr(0, slash)), slash == std::string_view::npos ? "" : std::string(rest.substr(slash + 1))};
+}
+
+Result<void> upload(Session& session, const Upload& upload) {
+  const auto target = place_of(upload.s3_uri);
+  data::s3::UploadOptions options;
+  if (is_terminal()) {
+    options.progress = [&](const data::s3::Progress& progress) {
+      std::cout << "\r\033[K" << pad("Uploading", 12) << upload.local_path << "  " << progress.files << "/" << progress.files_total
+                << " files  " << format_bytes(progress.bytes) << std::flush;
+    };
+  }
+  data::s3::Report report;
+  if (std::filesystem::is_directory(upload.local_path)) {
+    MUSTER_TRY(report, data::s3::upload_tree(*session.s3, upload.local_path, target.bucket, target.key, options));
+  } else {
+    const auto name = std::filesystem::path(upload.local_path).filename().string();
+    MUSTER_TRY(const auto etag, data::s3::upload_file(*session.s3, upload.local_path, {target.bucket, target.key + "/" + name}, options));
+    report.files = 1;
+    report.bytes = std::filesystem::file_size(upload.local_path);
+  }
+  if (is_terminal()) std::cout << "\r\033[K";
+  std::cout << pad("Uploaded", 12) << upload.local_path << "  " << report.files << (report.files == 1 ? " file  " : " files  ")
+            << format_bytes(report.bytes) << std::endl;
+  for (const auto& [path, why] : report.refused) std::cerr << "muster: left out " << path << ": " << why.message << "\n";
+  return {};
+}
+
+// The numbers of a trainer's line such as "step=180/400 loss=3.412 tokens_per_s=11900 left_s=112".
+struct StepLine {
+  double step = 0;
+  double steps = 0;
+  std::string loss, tokens_per_s;
+  std::optional<double> left_s;
+};
+
+std::optional<StepLine> parse_step(std::string_view text) {
+  StepLine out;
+  bool found = false;
+  for (const auto word : split(text, ' ')) {
+    const auto equals = word.find('=');
+    if (equals == std::string_view::npos) continue;
+    const auto key = word.substr(0, equals);
+    const auto value = word.substr(equals + 1);
+    if (key == "step") {
+      const auto slash = value.find('/');
+      const auto step = parse_double(value.substr(0, slash));
+      const auto steps = slash == std::string_view::npos ? std::nullopt : parse_double(value.substr(slash + 1));
+      if (!step || !steps || *steps <= 0) return std::nullopt;
+      out.step = *step;
+      out.steps = *steps;
+      found = true;
+    } else if (key == "loss") {
+      out.loss = value;
+    } else if (key == "tokens_per_s") {
+      out.tokens_per_s = value;
+    } else if (key == "left_s") {
+      out.left_s = parse_double(value);
+    }
+  }
+  if (!found || out.loss.empty()) return std::nullopt;
+  return out;
+}
+
+std::string show_step(const StepLine& line) {
+  std::array<char, 160> buffer{};
+  const auto speed = parse_double(line.tokens_per_s).value_or(0);
+  std::snprintf(buffer.data(), buffer.size(), "step %.0f/%.0f  loss %s  %.1f k tok/s", line.step, line.steps, line.loss.c_str(),
+                speed / 1000.0);
+  std::string out = buffer.data();
+  if (is_terminal()) out += "  " + bar(line.step / line.steps, 20);
+  if (line.left_s) out += "  left " + format_duration(Millis{static_cast<std::int64_t>(*line.left_s) * 1000});
+  return out;
+}
+
+// Prints what changes: a line a status, and progress while the command runs.
+class Watcher {
+ public:
+  Watcher(Session& session, std::string name, bool show_logs)
+      : session_(session), name_(std::move(name)), show_logs_(show_logs) {}
+
+  int run() {
+    for (;;) {
+      auto job = find_job(session_.client, name_);
+      if (!job && job.error().code == ErrorCode::unavailable && failures_++ < kFailuresMax) {
+        std::this_thread::sleep_for(kPoll * 4);
+        continue;
+      }
+      if (!job) return print_error(job.error());
+      failures_ = 0;
+      if (!reader_) reader_.emplace(session_.client, job->training, name_);
+      if (const auto logged = show_progress(); !logged && logged.error().code != ErrorCode::unavailable) {
+        return print_error(logged.error());
+      }
+      show_statuses(*job);
+      if (job->over()) return finish(*job);
+      std::this_thread::sleep_for(kPoll);
+    }
+  }
+
+ private:
+  static constexpr int kFailuresMax = 30;
+
+  void clear_line() {
+    if (live_) std::cout << "\r\033[K";
+    live_ = false;
+  }
+
+  void show_statuses(const JobFacts& job) {
+    const auto* transitions = json::opt_array(job.raw, "SecondaryStatusTransitions");
+    if (transitions == nullptr) {  // processing jobs have no secondary status
+      if (job.status != last_status_) clear_line(), std::cout << pad(job.status, 12) << std::endl;
+      last_status_ = job.status;
+      return;
+    }
+    for (; shown_ < transitions->size(); ++shown_) {
+      const auto& transition = (*transitions)[shown_].as_object();
+      clear_line();
+      std::cout << pad(json::opt_string(transition, "Status").value_or(""), 12)
+                << json::opt_string(transition, "StatusMessage").value_or("") << std::endl;
+    }
+  }
+
+  Result<void> show_progress() {
+    MUSTER_TRY(const auto lines, reader_->read());
+    for (const auto& line : lines) {
+      if (line.host != "algo-1") continue;
+      if (show_logs_) {
+        clear_line();
+        std::cout << pad("", 12) << line.text << std::endl;
+        continue;
+      }
+      if (const auto step = parse_step(line.text)) {
+        show_step_line(*step);
+      } else if (line.text.rfind("eval ", 0) == 0) {
+        clear_line();
+        std::cout << pad("", 12) << line.text << std::endl;
+      }
+    }
+    return {};
+  }
+
+  // On a terminal one line that moves; elsewhere a line at every twentieth of the way.
+  void show_step_line(const StepLine& step) {
+    if (is_terminal()) {
+      std::cout << "\r\033[K" << pad("Training", 12) << show_step(step) << std::flush;
+      live_ = true;
+      return;
+    }
+    const auto twentieth = static_cast<int>(step.step * 20 / step.steps);
+    if (twentieth == last_twentieth_) return;
+    last_twentieth_ = twentieth;
+    std::cout << pad("", 12) << show_step(step) << std::endl;
+  }
+
+  int finish(const JobFacts& job) {
+    clear_line();
+    if (!job.failure.empty()) std::cout << pad("Reason", 12) << job.failure << "\n";
+    if (job.status == "Completed" && !job.artifacts.empty()) std::cout << pad("Model", 12) << job.artifacts << "\n";
+    std::cout.flush();
+    return job.status == "Completed" ? kOk : job.status == "Failed" ? kJobFailed : kJobStopped;
+  }
+
+  Session& session_;
+  std::string name_;
+  bool show_logs_;
+  std::optional<LogReader> reader_;
+  std::size_t shown_ = 0;
+  std::string last_status_;
+  int last_twentieth_ = -1;
+  int failures_ = 0;
+  bool live_ = false;
+};
+
+}  // namespace
+
+int watch_job(Session& session, const std::string& name, bool show_logs) { return Watcher(session, name, show_logs).run(); }
+
+int submit_file(const Common& common, const SubmitOptions& options) {
+  auto session = open_session(common);
+  if (!session) return print_error(session.error());
+  RequestDefaults defaults;
+  defaults.account = session->account;
+  defaults.bucket = session->bucket;
+  defaults.name_suffix = to_lower(crypto::random_token(4));
+  auto prepared = prepare_request(options.file, options.kind, defaults);
+  if (!prepared) return print_error(prepared.error());
+  if (auto made = ensure_bucket(*session); !made) return print_error(made.error());
+  for (const auto& one : prepared->uploads) {
+    if (auto uploaded = upload(*session, one); !uploaded) return print_error(uploaded.error());
+  }
+  const bool training = options.kind == RequestKind::training;
+  const auto answer = session->client.sagemaker(training ? "CreateTrainingJob" : "CreateProcessingJob", prepared->request);
+  if (!answer) return print_error(answer.error());
+  if (common.as_json && !options.watch) {
+    print_json(*answer);
+    return kOk;
+  }
+  std::cout << pad("Submitted", 12) << prepared->job_name << "    muster logs " << prepared->job_name << " -f" << std::endl;
+  return options.watch ? watch_job(*session, prepared->job_name, options.show_logs) : static_cast<int>(kOk);
+}
+
+}  // namespace muster::cli
