@@ -54,9 +54,9 @@ struct OutboxDone {
 struct Report {
   domain::RankReport report;
 };
-// From the engine. What was heard of a launch after `asked` is newer than its observation.
+// From the engine. What was heard of a launch after the moment `asked` is newer than its observation.
 struct EngineInventory {
-  Time asked;
+  std::uint64_t asked = 0;
   domain::Inventory inventory;
   std::vector<domain::Observation> observations;
 };
@@ -79,7 +79,10 @@ struct RankReleased {
 struct RankHeard {
   domain::LaunchId launch;
 };
-struct Tick {};
+// Monotonic time has passed, at most kTickMax of it counts.
+struct Tick {
+  Millis elapsed{0};
+};
 
 using Event = std::variant<SubmitJob, StopJob, PruneJobs, AddAccessKey, OutboxDone, Report, EngineInventory,
                            LaunchBegun, LaunchDone, RankGone, RankReleased, RankHeard, Tick>;
@@ -111,7 +114,7 @@ inline constexpr Millis kFailureGrace{4'000};  // SIGTERM to SIGKILL when anothe
 [[nodiscard]] Decision decide(const State& state, const Event& event, Time now);
 void apply(State& state, const domain::Commit& commit);
 // Volatile facts of an event (inventory, observations, heard): not durable, applied before decide().
-void observe(State& state, const Event& event, Time now);
+void observe(State& state, const Event& event);
 
 // One scheduling cycle: places what fits, in order, all or nothing. Called once a batch.
 [[nodiscard]] domain::Commit schedule(const State& state, Time now);

@@ -275,7 +275,7 @@ struct Decide {
     const auto seen = state.seen.find(launch);
     if (seen != state.seen.end()) return seen->second.alive ? "" : "its runner is gone";
     const auto guard = state.guards.find(launch);
-    const bool launched = guard != state.guards.end() && guard->second.heard.unix_ms != 0;
+    const bool launched = guard != state.guards.end() && guard->second.heard != 0;
     if (phase == RankPhase::starting && !launched) return stopping ? "it was stopped before its start" : "";
     return "the engine no longer has it";
   }

@@ -23,12 +23,13 @@ Millis silence(const State& state, const domain::LaunchId& launch) {
   return guard == state.guards.end() ? Millis{0} : guard->second.silent;
 }
 
+// After a crash in the middle of a launch some ranks may have reported already, and others were never started.
 bool wants_launch(const State& state, const domain::Job& job, const domain::Attempt& attempt) {
-  if (job.phase != Phase::launching || job.stop || state.launching.contains(attempt.id)) return false;
+  if (job.phase >= Phase::ready || job.stop || state.launching.contains(attempt.id)) return false;
   for (std::size_t rank = 0; rank < attempt.ranks.size(); ++rank) {
     const auto launch = detail::launch_of(attempt, rank);
     const auto guard = state.guards.find(launch);
-    const bool heard = guard != state.guards.end() && guard->second.heard.unix_ms != 0;
+    const bool heard = guard != state.guards.end() && guard->second.heard != 0;
     if (attempt.ranks[rank].phase == RankPhase::starting && seen_of(state, launch) == nullptr && !heard) return true;
   }
   return false;

@@ -11,7 +11,6 @@ namespace {
 
 struct Observe {
   State& state;
-  Time now;
 
   void operator()(const Report& report) const { heard(report.report.launch, report.report.message); }
   void operator()(const RankHeard& event) const { heard(event.launch, {}); }
@@ -51,14 +50,13 @@ struct Observe {
     }
     for (const auto& [launch, seen] : state.seen) {
       const auto guard = state.guards.find(launch);
-      if (guard != state.guards.end() && guard->second.heard >= event.asked) fresh.emplace(launch, seen);
+      if (guard != state.guards.end() && guard->second.heard > event.asked) fresh.emplace(launch, seen);
     }
     state.seen = std::move(fresh);
   }
 
-  void operator()(const Tick&) const {
-    const auto delta = state.last_tick.unix_ms == 0 ? Millis{0} : std::min(now - state.last_tick, kTickMax);
-    state.last_tick = now;
+  void operator()(const Tick& tick) const {
+    const auto delta = std::min(tick.elapsed, kTickMax);
     for (const auto& [id, attempt] : state.attempts) {
       const auto& job = state.jobs.at(attempt.job);
       for (std::size_t i = 0; i < attempt.ranks.size(); ++i) {
@@ -81,7 +79,7 @@ struct Observe {
  private:
   void touch(const domain::LaunchId& launch) const {
     auto& guard = state.guards[launch];
-    guard.heard = now;
+    guard.heard = state.moment;
     guard.silent = Millis{0};
   }
 
@@ -98,6 +96,9 @@ struct Observe {
 
 }  // namespace
 
-void observe(State& state, const Event& event, Time now) { std::visit(Observe{state, now}, event); }
+void observe(State& state, const Event& event) {
+  ++state.moment;
+  std::visit(Observe{state}, event);
+}
 
 }  // namespace muster::control

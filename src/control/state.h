@@ -39,7 +39,7 @@ struct Seen {
 // How one launch has behaved since this process looked. Durations are counted by ticks, each worth at most
 // kTickMax, so a step of the wall clock or a suspended machine cannot end a job.
 struct Guard {
-  Time heard;               // last report, poll, or its launch
+  std::uint64_t heard = 0;  // moment of its last report, poll, or launch; 0: never
   Millis silent{0};         // since then
   Millis stopping{0};       // since its stop was asked for, while its command may run
   Millis running{0};
@@ -61,7 +61,7 @@ struct State {
   std::map<domain::LaunchId, Seen> seen;
   std::map<domain::LaunchId, Guard> guards;
   std::set<domain::AttemptId> launching;     // launches that the effect executor has in hand
-  Time last_tick;
+  std::uint64_t moment = 0;  // counts observations: what is newer than what, whatever the wall clock does
 };
 
 // Equal durable parts: what a crash and a load must preserve.

@@ -57,7 +57,6 @@ Loop::Loop(ports::Store& store, Executor& executor, const Clock& clock, Monotoni
 Result<void> Loop::open() {
   MUSTER_TRY(meta_, store_.open_epoch());
   MUSTER_CHECK(load());
-  next_tick_ = monotonic_();
   return {};
 }
 
@@ -107,7 +106,7 @@ void Loop::watch(domain::LaunchId launch, std::uint64_t after, Millis wait, Serv
 void Loop::finished(Finished result) { enqueue(Item(std::move(result)), SIZE_MAX); }
 
 bool Loop::wait() {
-  auto due = next_tick_.value_or(Millis{0});
+  auto due = last_tick_ ? *last_tick_ + options_.tick : Millis{0};
   for (const auto& watcher : watchers_) due = std::min(due, watcher.deadline);
   const auto left = std::max(due - monotonic_(), Millis{0});
   std::unique_lock lock(mutex_);
@@ -137,7 +136,7 @@ std::deque<Loop::Item> Loop::drain() {
 bool Loop::step() {
   auto items = drain();
   const auto monotonic = monotonic_();
-  const bool tick = !next_tick_ || monotonic >= *next_tick_;
+  const bool tick = !last_tick_ || monotonic >= *last_tick_ + options_.tick;
   const bool expired = std::any_of(watchers_.begin(), watchers_.end(),
                                    [&](const auto& watcher) { return monotonic >= watcher.deadline; });
   if (items.empty() && !tick && !expired) return false;
@@ -145,9 +144,9 @@ bool Loop::step() {
   if (!loaded_) try_load();
   batch.now = now();
   if (tick) {
-    next_tick_ = monotonic + options_.tick;
     refresh_due_ = true;
-    handle(batch, {control::Tick{}, {}});
+    handle(batch, {control::Tick{monotonic - last_tick_.value_or(monotonic)}, {}});
+    last_tick_ = monotonic;
   }
   for (auto& item : items) take(batch, std::move(item));
   if (loaded_) change(batch, control::schedule(state_, batch.now));
@@ -166,7 +165,7 @@ void Loop::take(Batch& batch, Item&& item) {
     return;
   }
   if (auto* watch = std::get_if<NewWatch>(&item)) {
-    control::observe(state_, control::RankHeard{watch->launch}, batch.now);
+    control::observe(state_, control::RankHeard{watch->launch});
     batch.watches.push_back(std::move(*watch));
     return;
   }
@@ -204,7 +203,7 @@ void Loop::handle(Batch& batch, Command&& command) {
     if (command.done) batch.answers.push_back({std::move(command.done), tl::unexpected(*std::move(error))});
     return;
   }
-  control::observe(state_, command.event, batch.now);
+  control::observe(state_, command.event);
   auto decision = control::decide(state_, command.event, batch.now);
   change(batch, decision.commit);
   if (!command.done) return;
@@ -313,7 +312,7 @@ void Loop::refresh() {
   if (!refresh_due_ || in_flight_.contains(refresh_key_)) return;
   refresh_due_ = false;
   refresh_key_ = "refresh " + std::to_string(++refreshes_);
-  issue(refresh_key_, RefreshOrder{now()});
+  issue(refresh_key_, RefreshOrder{state_.moment});
 }
 
 void Loop::issue(std::string key, Order order) {
@@ -322,7 +321,7 @@ void Loop::issue(std::string key, Order order) {
     return;
   }
   if (const auto* launch = std::get_if<LaunchOrder>(&order)) {
-    control::observe(state_, control::LaunchBegun{launch->attempt.id}, now());
+    control::observe(state_, control::LaunchBegun{launch->attempt.id});
   }
   in_flight_.emplace(key, order);
   executor_.submit(std::move(key), std::move(order));

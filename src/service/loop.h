@@ -131,7 +131,7 @@ class Loop {
   bool paused_ = false;  // the last commit failed
   std::optional<Error> fatal_;
   Time last_now_;
-  std::optional<Millis> next_tick_;
+  std::optional<Millis> last_tick_;
   std::vector<Watcher> watchers_;
   std::map<std::string, Order> in_flight_;
   std::map<std::string, Backoff> backoff_;

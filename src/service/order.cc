@@ -28,11 +28,11 @@ struct Perform {
   }
 
   void operator()(const RefreshOrder& order) const {
-    // Observed first: a node that is new in the inventory then holds nothing unseen.
-    auto observations = ports.engine.observe();
-    if (!observations) return note(observations.error());
+    // The nodes first: what a node that has just come back still runs is then seen with it.
     auto inventory = ports.engine.inventory();
     if (!inventory) return note(inventory.error());
+    auto observations = ports.engine.observe();
+    if (!observations) return note(observations.error());
     result.event = control::EngineInventory{order.asked, *std::move(inventory), *std::move(observations)};
   }
 

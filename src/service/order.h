@@ -32,7 +32,7 @@ struct ReleaseOrder {
   domain::LaunchId launch;
 };
 struct RefreshOrder {
-  Time asked;
+  std::uint64_t asked = 0;  // moment of the state
 };
 struct OutboxOrder {
   domain::Outbox outbox;
