@@ -249,7 +249,8 @@ class ObjectStore {
   virtual ObjectResult<UploadInfo> create_upload(std::string_view bucket, std::string_view key,
                                                  const UploadOptions& options, Time now) = 0;
   virtual ObjectResult<UploadInfo> upload(std::string_view bucket, std::string_view key, std::string_view id) = 0;
-  // Replaces a part of the same number. `options`: size, expected; the checksum is the upload's.
+  // Replaces a part of the same number. `options`: size, expected; checksum: computed and answered, but kept
+  // only if it is the upload's, which goes before it.
   virtual ObjectResult<Written> put_part(std::string_view bucket, std::string_view key, std::string_view id,
                                          std::uint32_t number, ByteSource& source, const PutOptions& options,
                                          Time now) = 0;

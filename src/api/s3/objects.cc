@@ -167,7 +167,7 @@ Handlers::Answer Handlers::put_object(const Context& context) const {
   MUSTER_TRY(auto digests, digests_of(context.head.headers));
   MUSTER_TRY(auto attributes, attributes_of(context.head.headers));
   MUSTER_TRY(auto condition, write_condition(context.head.headers));
-  BodySource source(*context.request.reader, context.payload);
+  BodySource source(context);
   auto written = store_.put(context.target.bucket, context.target.key, source,
                             {.attributes = std::move(attributes),
                              .size = length,

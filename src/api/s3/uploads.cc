@@ -95,10 +95,8 @@ Handlers::Answer Handlers::put_part(const Context& context) const {
                                           to_lower(crypto::to_string(*upload->checksum)) + ", actual checksum Type: " +
                                           to_lower(crypto::to_string(*digests.keep)));
     }
-    // An upload without a checksum still verifies what came with the part in a trailer.
-    if (!upload->checksum && digests.expected.empty()) digests.keep.reset();
   }
-  BodySource source(*context.request.reader, context.payload);
+  BodySource source(context);
   auto written = store_.put_part(context.target.bucket, context.target.key, context.query.get("uploadId"),
                                  static_cast<std::uint32_t>(number), source,
                                  {.attributes = {},

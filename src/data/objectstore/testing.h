@@ -1,13 +1,14 @@
 // Helpers of the tests of object stores: bodies from text, objects as text, and a look at the disk.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <string>
 #include <thread>
-#include <unistd.h>
 #include <utility>
 #include <vector>
 

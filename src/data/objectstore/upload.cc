@@ -192,11 +192,13 @@ ObjectResult<ports::Written> DirectoryStore::put_part(std::string_view bucket, s
                                             "Part number must be an integer between 1 and 10000, inclusive"}));
   }
   auto adjusted = options;
+  std::optional<crypto::Digest> kept;
   {
     ReadPool::Lease reader(readers_);
     MUSTER_TRY(const auto row, find_bucket(*reader, bucket));
     MUSTER_TRY(const auto upload, find_upload(*reader, row.id, key, id));
-    adjusted.checksum = checksum_kind(upload);
+    kept = checksum_kind(upload);
+    if (kept) adjusted.checksum = kept;
   }
   const auto blob = next_blob();
   MUSTER_TRY(auto taken, take_in(source, adjusted, folder_, buffers_, blob));
@@ -204,7 +206,7 @@ ObjectResult<ports::Written> DirectoryStore::put_part(std::string_view bucket, s
                      .size = taken.size,
                      .modified = now,
                      .etag = crypto::hex(taken.md5),
-                     .checksum = taken.checksum.value_or(""),
+                     .checksum = kept ? *taken.checksum : "",
                      .blob = taken.content ? blob : 0};
   auto done = commit(taken, [&](Catalog& catalog) -> ObjectResult<void> {
     MUSTER_TRY(const auto row, find_bucket(catalog, bucket));
@@ -216,7 +218,7 @@ ObjectResult<ports::Written> DirectoryStore::put_part(std::string_view bucket, s
   if (!done) return tl::unexpected(std::move(done).error());
   ports::Written written{.etag = part.etag, .checksum = {}, .modified = now};
   if (adjusted.checksum) {
-    written.checksum = ports::Checksum{.kind = *adjusted.checksum, .value = crypto::base64(part.checksum)};
+    written.checksum = ports::Checksum{.kind = *adjusted.checksum, .value = crypto::base64(*taken.checksum)};
   }
   return written;
 }

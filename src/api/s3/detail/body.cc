@@ -29,9 +29,11 @@ ApiResult<std::uint64_t> content_length(const Context& context) {
   return refuse("MissingContentLength", "You must provide the Content-Length HTTP header.", 411);
 }
 
-BodySource::BodySource(net::BodyReader& reader, const Payload& payload) : reader_(reader) {
+BodySource::BodySource(const Context& context) : reader_(*context.request.reader) {
+  const auto& payload = context.payload;
   if (payload.decoder) {
     decoder_ = payload.decoder();
+    trailer_ = to_lower(context.header("x-amz-trailer"));
   } else if (is_hash(payload.hash)) {
     signed_hash_ = to_lower(payload.hash);
     hasher_.emplace(crypto::Digest::sha256);
@@ -98,7 +100,9 @@ Result<std::vector<ports::ExpectedDigest>> BodySource::trailing_digests() {
   std::vector<ports::ExpectedDigest> out;
   if (!decoder_) return out;
   constexpr std::string_view kPrefix = "x-amz-checksum-";
+  bool announced_came = trailer_.empty();
   for (const auto& [name, value] : decoder_->trailers()) {
+    announced_came = announced_came || name == trailer_;
     if (name.rfind(kPrefix, 0) != 0) continue;
     const auto kind = parse_checksum_kind(name.substr(kPrefix.size()));
     const auto raw = crypto::base64_decode(trim(value));
@@ -107,6 +111,12 @@ Result<std::vector<ports::ExpectedDigest>> BodySource::trailing_digests() {
                                         {ErrorCode::invalid_argument, "Value for " + name + " trailing header is invalid."}));
     }
     out.push_back({*kind, *raw});
+  }
+  if (!announced_came) {
+    return tl::unexpected(refuse_with("MalformedTrailerError", 400,
+                                      {ErrorCode::invalid_argument, "The request contained trailing data that was not "
+                                                                    "well-formed: " +
+                                                                        trailer_ + " was announced and did not come"}));
   }
   return out;
 }

@@ -21,7 +21,7 @@ ApiResult<std::uint64_t> content_length(const Context& context);
 // Pulls the body of a request for the store. After a write failed with source_failed, refusal() is the answer.
 class BodySource final : public ports::ByteSource {
  public:
-  BodySource(net::BodyReader& reader, const Payload& payload);
+  explicit BodySource(const Context& context);
   Result<std::size_t> read(std::span<char> buffer) override;
   Result<std::vector<ports::ExpectedDigest>> trailing_digests() override;
   ApiError refusal() const;
@@ -31,6 +31,7 @@ class BodySource final : public ports::ByteSource {
   Error refuse_with(std::string code, int status, Error error);
 
   net::BodyReader& reader_;
+  std::string trailer_;                    // announced: must come
   std::string signed_hash_;                // "" when not checked
   std::optional<crypto::Hasher> hasher_;
   std::unique_ptr<wire::sigv4::AwsChunkedDecoder> decoder_;
