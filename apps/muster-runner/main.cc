@@ -32,7 +32,7 @@ int run_node(const std::string& folder) {
   runner::Context context;
   context.folder = node.folder;
   context.opt_ml = node.opt_ml;
-  context.names_resolve = node.isolated;
+  context.names_resolve = node.names_resolve;
   context.bin_dir = program.parent_path().string();
   context.user = node.user.name;
   if (!node.user.home.empty()) context.home = node.user.home;
@@ -45,7 +45,9 @@ int run_node(const std::string& folder) {
 
 int drain(const std::string& folder) {
   const auto drained = runner::drain(folder, kDrainPatience);
-  return drained ? 0 : fail_with(drained.error());
+  if (!drained) return fail_with(drained.error());
+  if (*drained) return 0;
+  return fail_with({ErrorCode::unavailable, "a part of what " + folder + " holds could not be shipped yet"});
 }
 
 }  // namespace
