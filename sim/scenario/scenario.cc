@@ -241,14 +241,15 @@ class Player {
     world().timeline().step_wall_clock(back ? -by : by);
   }
 
-  // NAME exits CODE on HOST|every node ["reason"]  |  NAME runner HOST dies
+  // NAME exits CODE on HOST|every node ["reason"]  |  NAME runner HOST dies|hangs
   void job_action(const std::string& name) {
     const auto& job = plan(name);
     if (accept("runner")) {
       auto* runner = world().runner(name, rank());
-      if (!accept("dies")) throw Malformed{"say: NAME runner algo-N dies"};
+      const bool hangs = accept("hangs");
+      if (!hangs && !accept("dies")) throw Malformed{"say: NAME runner algo-N dies, or hangs"};
       if (runner == nullptr) return fail("no such runner is alive");
-      return world().kill_runner(runner->launch().id);
+      return hangs ? world().hang_runner(runner->launch().id) : world().kill_runner(runner->launch().id);
     }
     if (!accept("exits")) throw Malformed{"\"" + name + "\" is no action"};
     domain::RankExit exit;

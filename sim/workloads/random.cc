@@ -27,6 +27,7 @@ Odds random_odds(Rng& rng) {
   odds.late = some(rng, 0.3);
   odds.crash = some(rng, 0.03);
   odds.runner_dies = some(rng, 0.02);
+  odds.runner_hangs = some(rng, 0.01);
   odds.node_dies = some(rng, 0.01);
   odds.node_parts = some(rng, 0.01);
   odds.wall_clock_steps = some(rng, 0.02);

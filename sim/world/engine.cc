@@ -94,6 +94,13 @@ void SimEngine::kill(const domain::LaunchId& id, const std::string& how) {
   if (reachable(id)) hooks_.exited({id, how});
 }
 
+void SimEngine::hang(const domain::LaunchId& id) {
+  const auto process = processes_.find(id);
+  if (process == processes_.end()) return;
+  hit_.insert(id.attempt);
+  process->second.runner->hang();
+}
+
 void SimEngine::ended(const domain::LaunchId& id) {
   if (reachable(id)) hooks_.exited({id, "exited"});
 }

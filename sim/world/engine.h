@@ -39,6 +39,7 @@ class SimEngine final : public ports::Engine {
 
   // ---- what the world does to it ----
   void kill(const domain::LaunchId& id, const std::string& how);
+  void hang(const domain::LaunchId& id);
   void ended(const domain::LaunchId& id);  // the process has left on its own
   void node_dies(const domain::NodeName& node);
   void node_parts(const domain::NodeName& node);

@@ -26,14 +26,14 @@ Runner::Runner(RunnerWorld& world, domain::NodeLaunch launch, const Program& pro
 
 void Runner::later(Millis delay, void (Runner::*step)()) {
   world_.after(delay, [weak = weak_from_this(), step] {
-    if (const auto self = weak.lock(); self && self->alive_) (self.get()->*step)();
+    if (const auto self = weak.lock(); self && self->acts()) (self.get()->*step)();
   });
 }
 
 void Runner::start() {
   world_.after(program_.start, [weak = weak_from_this()] {
     const auto self = weak.lock();
-    if (!self || !self->alive_) return;
+    if (!self || !self->acts()) return;
     self->report(RankPhase::preparing, "staging");
     self->later(self->program_.staging, &Runner::stage_done);
     self->poll();
@@ -72,7 +72,7 @@ void Runner::terminate(const domain::Desired& desired) {
   const auto wait = program_.deaf ? desired.grace : std::min(desired.grace, Millis{100});
   world_.after(wait, [weak = weak_from_this(), cause = desired.stop_cause, deaf = program_.deaf] {
     const auto self = weak.lock();
-    if (!self || !self->alive_) return;
+    if (!self || !self->acts()) return;
     self->end_command({.exit_code = std::nullopt, .signal = deaf ? 9 : 15, .cause = cause, .reason = {}, .message = {}});
   });
 }
@@ -115,11 +115,11 @@ void Runner::send_next() {
   const auto number = outbox_.front().number;
   const auto send = ++sends_;
   world_.send_report(launch_.id, outbox_.front(), [weak = weak_from_this(), number](const auto& reply) {
-    if (const auto self = weak.lock(); self && self->alive_) self->reported(number, reply);
+    if (const auto self = weak.lock(); self && self->acts()) self->reported(number, reply);
   });
   world_.after(kReportTimeout, [weak = weak_from_this(), send] {
     const auto self = weak.lock();
-    if (self && self->alive_ && self->sends_ == send) self->send_next();
+    if (self && self->acts() && self->sends_ == send) self->send_next();
   });
 }
 
@@ -143,14 +143,14 @@ void Runner::reported(std::uint64_t number, const Result<control::Reply>& reply)
 }
 
 void Runner::poll() {
-  if (!alive_ || leaving_) return;
+  if (!acts() || leaving_) return;
   const auto number = ++polls_;
   world_.send_poll(launch_.id, version_, kPollWait, [weak = weak_from_this(), number](const auto& answer) {
-    if (const auto self = weak.lock(); self && self->alive_) self->polled(number, answer);
+    if (const auto self = weak.lock(); self && self->acts()) self->polled(number, answer);
   });
   world_.after(kPollTimeout, [weak = weak_from_this(), number] {
     const auto self = weak.lock();
-    if (self && self->alive_ && self->polls_ == number) self->poll();
+    if (self && self->acts() && self->polls_ == number) self->poll();
   });
 }
 

@@ -62,6 +62,7 @@ class Runner : public std::enable_shared_from_this<Runner> {
   Runner(RunnerWorld& world, domain::NodeLaunch launch, const Program& program);
   void start();
   void kill() { alive_ = false; }  // SIGKILL: no last word
+  void hang() { hangs_ = true; }   // SIGSTOP: alive, and silent for good
   bool alive() const { return alive_; }
   domain::RankPhase phase() const { return phase_; }
   const domain::NodeLaunch& launch() const { return launch_; }
@@ -88,12 +89,14 @@ class Runner : public std::enable_shared_from_this<Runner> {
   void exited(domain::RankExit exit);
   void upload_done();
   void leave();
+  bool acts() const { return alive_ && !hangs_; }
   bool failing() const { return program_.failing_rank == launch_.id.rank; }
 
   RunnerWorld& world_;
   domain::NodeLaunch launch_;
   Program program_;
   bool alive_ = true;
+  bool hangs_ = false;
   bool staged_ = false;
   bool stopping_ = false;
   bool leaving_ = false;

@@ -157,6 +157,11 @@ void World::crash_in_launch(Millis down_for) {
   next_down_ = down_for;
 }
 
+void World::hang_runner(const domain::LaunchId& id) {
+  note("runner " + to_string(id) + " hangs");
+  engine_->hang(id);
+}
+
 void World::wake(Millis delay) {
   const auto at = timeline_.elapsed() + delay;
   if (wake_at_ && *wake_at_ <= at) return;
@@ -380,6 +385,7 @@ void World::every_second() {
   }
   for (const auto& id : alive) {
     if (chance(odds.runner_dies)) kill_runner(id);
+    if (chance(odds.runner_hangs)) hang_runner(id);
   }
   std::vector<domain::NodeName> healthy;
   for (const auto& node : engine_->nodes()) {

@@ -50,6 +50,7 @@ class World final : public RunnerWorld, public service::Executor {
   // The process dies when its next launch has started one rank.
   void crash_in_launch(Millis down_for);
   void kill_runner(const domain::LaunchId& id) { engine_->kill(id, "runner killed by signal 9"); }
+  void hang_runner(const domain::LaunchId& id);
   void commits_fail(bool fail) { commits_fail_ = fail; }
   void launches_fail(std::optional<Error> error) { launch_error_ = std::move(error); }
   SimEngine& engine() { return *engine_; }
