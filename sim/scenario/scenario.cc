@@ -167,6 +167,7 @@ class Player {
     job.program.upload = Millis{0};
     while (!words_.empty()) option(job);
     plans_.emplace(job.name, job);
+    last_.reset();
     world().submit(job, [this](const auto& reply) { last_ = reply; });
   }
 
@@ -201,6 +202,7 @@ class Player {
     const auto name = word("job name");
     const auto known = plans_.find(name);
     const auto kind = known == plans_.end() ? domain::JobKind::training : known->second.kind;
+    last_.reset();
     world().stop(kind, name, [this](const auto& reply) { last_ = reply; });
   }
 
@@ -280,9 +282,9 @@ class Player {
       if (!last_ || !*last_) fail(last_ ? "it was refused: " + last_->error().message : "nobody has answered yet");
       return;
     }
-    if (subject == "no" || subject == "answer") {
+    if (subject == "no") {
+      if (!accept("answer")) throw Malformed{"say: expect no answer"};
       if (last_) fail("it was answered");
-      words_.clear();
       return;
     }
     expect_job(subject);

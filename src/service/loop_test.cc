@@ -103,6 +103,39 @@ TEST_F(LoopTest, AFailedCommitForgetsTheBatchAndPausesAdmission) {
   EXPECT_TRUE(replies_.back());
 }
 
+struct FullDisk final : ports::Store {
+  explicit FullDisk(ports::Store& store) : disk(store) {}
+  Result<ports::StoreMeta> meta() override { return disk.meta(); }
+  Result<ports::StoreMeta> open_epoch() override { return disk.open_epoch(); }
+  Result<domain::Commit> load() override { return disk.load(); }
+  Result<std::optional<domain::Record>> read(domain::RecordKind kind, std::string_view key) override {
+    return disk.read(kind, key);
+  }
+  Result<ports::StoreMeta> commit(std::uint64_t sequence, std::uint64_t epoch, const domain::Commit& commit) override {
+    return disk.commit(sequence, epoch, commit);
+  }
+  bool low_on_space() override { return true; }
+  ports::Store& disk;
+};
+
+TEST_F(LoopTest, OnAFullDiskJobsAreRefusedAndStopsAreNot) {
+  submit("a");
+  loop_.step();
+  FullDisk full(store_);
+  Loop next(full, orders_, clock_, [this] { return monotonic_; });
+  ASSERT_TRUE(next.open());
+  std::vector<Result<control::Reply>> replies;
+  const auto keep = [&](auto reply) { replies.push_back(std::move(reply)); };
+  control::SubmitJob job;
+  job.name = "b";
+  next.post(job, keep);
+  next.post(control::StopJob{domain::JobKind::training, "a"}, keep);
+  next.step();
+  ASSERT_EQ(replies.size(), 2U);
+  EXPECT_EQ(replies[0].error().message, "the disk of the state store is full: no new jobs until there is room");
+  EXPECT_TRUE(replies[1]);
+}
+
 TEST_F(LoopTest, ALookAtTheEngineFromBeforeAReloadIsIgnored) {
   loop_.step();
   const auto old = orders_.taken;

@@ -1,5 +1,9 @@
 // One contract for every Store.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
 
 #include <functional>
 
@@ -137,6 +141,50 @@ TEST(SqliteStore, NewerRecordsAndFormatsAreRefused) {
   const auto refused = open_sqlite(directory.path(), {.ballast_bytes = 0});
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("has format 2, this program reads 1"), std::string::npos);
+}
+
+// A file system of `bytes` at `path`, for this process only and until it ends.
+bool mount_small_disk(const std::string& path, const char* size) {
+  const int wanted = ::geteuid() == 0 ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS;
+  return ::unshare(wanted) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("muster-test", path.c_str(), "tmpfs", 0, size) == 0;
+}
+
+TEST(SqliteStore, OnAFullDiskTheBallastLetsEndsBeWritten) {
+  TempDir directory;
+  if (!mount_small_disk(directory.path(), "size=8m")) GTEST_SKIP() << "no right to mount a small file system";
+  auto store = *open_sqlite(directory.path(), {.ballast_bytes = 2 << 20});
+  EXPECT_FALSE(store->low_on_space());
+  const auto epoch = store->open_epoch()->epoch;
+  auto sequence = store->commit(0, epoch, put(1, "a"))->commit_sequence;
+  {
+    auto filler = open_file(directory / "filler", O_WRONLY | O_CREAT);
+    const std::string block(4096, 'x');
+    while (write_all(filler->get(), block)) {
+    }
+  }
+  // Small writes may still find room in the log; a larger one needs what was held back.
+  for (int i = 0; i < 40; ++i) {
+    const auto done = store->commit(sequence, epoch, put(static_cast<std::uint64_t>(i), std::string(30'000, 'x')));
+    ASSERT_TRUE(done) << i << ": " << done.error().message;
+    sequence = done->commit_sequence;
+  }
+  EXPECT_TRUE(store->low_on_space());
+  Error error;
+  for (int i = 0; i < 400 && error.message.empty(); ++i) {
+    const auto done = store->commit(sequence, epoch, put(static_cast<std::uint64_t>(i), std::string(60'000, 'x')));
+    if (done) {
+      sequence = done->commit_sequence;
+    } else {
+      error = done.error();
+    }
+  }
+  EXPECT_EQ(error.code, ErrorCode::io) << error.message;
+  EXPECT_EQ(store->meta()->commit_sequence, sequence);
+  EXPECT_TRUE(store->load());
+  ::unlink((directory / "filler").c_str());
+  EXPECT_TRUE(store->commit(sequence, epoch, put(9, "b")));
+  EXPECT_FALSE(store->low_on_space());
 }
 
 TEST(SqliteStore, AMissingDirectoryIsNamed) {
