@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -85,6 +86,7 @@ struct TokenizeArguments {
   std::vector<std::string> input;
   std::string tokenizer;
   std::string output;
+  std::vector<std::string> parts;
   bool allow_empty = false;
   text::TokenizeOptions options;
 };
@@ -160,6 +162,28 @@ Result<void> info(const std::string& folder) {
   return {};
 }
 
+// Each part is a sub-folder of the input and becomes one of the output.
+Result<void> tokenize_parts(const TokenizeArguments& arguments) {
+  if (arguments.parts.empty()) return tokenize(arguments);
+  if (arguments.input.size() != 1) {
+    return fail(ErrorCode::invalid_argument, "--parts needs one --input folder, " +
+                                                 std::to_string(arguments.input.size()) + " are given");
+  }
+  for (const auto& part : arguments.parts) {
+    if (part.empty() || part.front() == '.' || part.find('/') != std::string::npos) {
+      return fail(ErrorCode::invalid_argument, "--parts: \"" + part + "\" is not the name of a sub-folder");
+    }
+    auto one = arguments;
+    one.input = {arguments.input[0] + "/" + part};
+    one.output += "/" + part;
+    std::printf("%s: ", part.c_str());
+    // A node whose share has nothing of this part has no such folder, either.
+    if (arguments.allow_empty && !std::filesystem::exists(one.input[0])) one.input.clear();
+    MUSTER_CHECK(tokenize(std::move(one)));
+  }
+  return {};
+}
+
 int report(const Result<void>& result) {
   if (result) return 0;
   std::fflush(stdout);
@@ -203,6 +227,10 @@ int run(int argc, char** argv) {
   tokenize_command->add_option("--threads", tokenizing.options.threads, "Workers; the output does not depend on it")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  tokenize_command
+      ->add_option("--parts", tokenizing.parts,
+                   "These sub-folders of --input, each into the sub-folder of that name of --output: train,held-out")
+      ->delimiter(',');
   tokenize_command->add_flag("--allow-empty", tokenizing.allow_empty,
                              "An input folder without files is no error (a node that got no share)");
   tokenize_command->footer(
@@ -226,7 +254,7 @@ int run(int argc, char** argv) {
     training.options.sample_bytes_max = static_cast<std::uint64_t>(sample_mb * 1e6);
     return report(train(training));
   }
-  if (*tokenize_command) return report(tokenize(std::move(tokenizing)));
+  if (*tokenize_command) return report(tokenize_parts(tokenizing));
   if (*info_command) return report(info(folder));
   if (*version_command) std::printf("muster-data %s\n", MUSTER_VERSION);
   return 0;
