@@ -161,19 +161,19 @@ std::string explain(const State& state, domain::JobId id, Time now) {
     case Phase::launching:
     case Phase::preparing:
       if (job.stop) break;
-      return "prepares: ready are " + list_hosts(job, attempt, state, [](RankPhase p) { return p < RankPhase::ready; });
+      return "nodes ready: " + list_hosts(job, attempt, state, [](RankPhase p) { return p < RankPhase::ready; });
     case Phase::ready: return text + "every node is ready; the commands start";
     case Phase::running:
       if (job.stop) break;
-      return "runs since " + format_duration(now - attempt.started.value_or(now)) + " on " +
-             std::to_string(job.nodes) + (job.nodes == 1 ? " node" : " nodes");
+      return "running on " + std::to_string(job.nodes) + (job.nodes == 1 ? " node for " : " nodes for ") +
+             format_duration(now - attempt.started.value_or(now));
     case Phase::finishing:
-      return text + "uploaded are " +
+      return text + "uploads done: " +
              list_hosts(job, attempt, state, [](RankPhase p) { return p < RankPhase::uploaded; });
     case Phase::queued:
     case Phase::ended: return {};
   }
-  return text + "ended are " + list_hosts(job, attempt, state, [](RankPhase p) { return p < RankPhase::exited; });
+  return text + "commands ended: " + list_hosts(job, attempt, state, [](RankPhase p) { return p < RankPhase::exited; });
 }
 
 }  // namespace muster::control
