@@ -68,7 +68,8 @@ int as_rank(const TrainArguments& arguments, const Config& config, RankPlace pla
                    .config = config,
                    .accepted = {arguments.accept.begin(), arguments.accept.end()},
                    .gemm_path = arguments.gemm_path,
-                   .job = variable("TRAINING_JOB_NAME").value_or("muster-train")});
+                   .job = variable("TRAINING_JOB_NAME").value_or("muster-train"),
+                   .has_agent = arguments.rank.has_value()});
 }
 
 // What every rank would refuse is refused once.

@@ -175,7 +175,12 @@ class Agent {
       rank.out.pump();
       rank.err.pump();
       order_.push_back(&rank);
-      if (rank.failed() && !failing_) {
+      if (stops_ > 0 && (rank.ended->signal == SIGTERM || rank.ended->code == kExitLostPeer)) {
+        // Asked to stop before it had anything to save, or without the peers it needs to save.
+        rank.ended = Ended{.code = kExitStopped};
+        cut_short_ = true;
+      }
+      if ((rank.failed() || cut_short_) && !failing_) {
         failing_ = true;
         kill_at_ = boot_time() + options_.failure_grace;
       }
@@ -207,6 +212,10 @@ class Agent {
 
   AgentEnd end() const {
     const Rank* rank = culprit();
+    if (cut_short_) {
+      (void)write_all(STDERR_FILENO, "stopped without saving: asked to stop while starting\n");
+      return {.code = kExitStopped};
+    }
     if (rank == nullptr) {
       for (const Rank& other : ranks_) {
         if (other.ended->code == kExitStopped) return {.code = kExitStopped};
@@ -228,6 +237,7 @@ class Agent {
   std::vector<const Rank*> order_;  // in which they ended
   std::optional<Millis> kill_at_;
   bool failing_ = false;
+  bool cut_short_ = false;
   int stops_ = 0;
 };
 

@@ -5,7 +5,8 @@
 //
 // - A rank fails: the others get a second to fail for themselves (they lose a peer), then are killed. The
 //   rank that failed first, and not merely because it lost a peer, is named with its last lines.
-// - SIGTERM or SIGINT: forwarded; the ranks save and stop. A second one, or `stop_grace`, kills them.
+// - SIGTERM or SIGINT: forwarded; the ranks save and stop. One that has not begun to train just ends, and the
+//   others with it. A second signal, or `stop_grace`, kills them.
 #pragma once
 
 #include <string>

@@ -247,6 +247,19 @@ TEST(Prune, KeepsTheNewestAndClearsLeftovers) {
   EXPECT_THAT(left, testing::UnorderedElementsAre("step-30", "step-40", "step-50", "step-notes"));
 }
 
+TEST(Prune, ByManyNodesAtOnceInASharedFolder) {
+  for (int round = 0; round < 10; ++round) {
+    const TempDir folder;
+    for (std::int64_t step : {10, 20, 30, 40, 50}) save_whole(folder.path(), Content(step, {10}), 3);
+    std::vector<Result<void>> answers(4);
+    std::vector<std::jthread> threads;
+    for (auto& answer : answers) threads.emplace_back([&] { answer = prune_checkpoints(folder.path(), 1); });
+    threads.clear();
+    for (const auto& answer : answers) EXPECT_TRUE(answer) << answer.error().message;
+    EXPECT_EQ(list_checkpoints(folder.path(), true)->size(), 1u);
+  }
+}
+
 // The victim of the next test: saves step after step until it is killed.
 TEST(DISABLED_Saver, SavesForever) {
   const std::string folder = std::getenv("SAVE_FOLDER");

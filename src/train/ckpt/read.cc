@@ -238,12 +238,20 @@ Result<std::vector<Step>> steps_in(const std::string& folder) {
   return steps;
 }
 
+// Several nodes may remove the same step of a shared folder at once: what is gone already is well.
 Result<void> remove_step(const Step& step) {
   const std::string manifest = step.path + "/" + kManifestName;
   if (unlink(manifest.c_str()) != 0 && errno != ENOENT) return fail_errno("remove " + manifest);
   std::error_code error;
-  std::filesystem::remove_all(step.path, error);
-  if (error) return fail_errno("remove " + step.path, error.value());
+  std::vector<std::string> names;
+  for (std::filesystem::directory_iterator it(step.path, error), last; !error && it != last; it.increment(error)) {
+    names.push_back(it->path().string());
+  }
+  if (error && error != std::errc::no_such_file_or_directory) return fail_errno("remove " + step.path, error.value());
+  for (const std::string& name : names) {
+    if (unlink(name.c_str()) != 0 && errno != ENOENT) return fail_errno("remove " + name);
+  }
+  if (rmdir(step.path.c_str()) != 0 && errno != ENOENT) return fail_errno("remove " + step.path);
   return {};
 }
 

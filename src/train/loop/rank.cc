@@ -21,15 +21,26 @@ std::atomic<bool> g_stop{false};  // set by the signal handler, the one place it
 
 void on_stop(int) { g_stop.store(true, std::memory_order_relaxed); }
 
-void handle_signals(bool has_agent) {
+void on_signal(int signal, void (*handler)(int)) {
   struct sigaction action {};
-  action.sa_handler = on_stop;
+  action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
-  sigaction(SIGTERM, &action, nullptr);
-  if (has_agent) action.sa_handler = SIG_IGN;  // a terminal's Ctrl-C reaches the agent too, which sends SIGTERM
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGHUP, &action, nullptr);
-  signal(SIGPIPE, SIG_IGN);
+  sigaction(signal, &action, nullptr);
+}
+
+// A terminal's Ctrl-C reaches the agent too, which sends SIGTERM. Until the first step SIGTERM just ends the
+// rank: there is nothing to save yet.
+void ignore_terminal(bool has_agent) {
+  if (has_agent) {
+    on_signal(SIGINT, SIG_IGN);
+    on_signal(SIGHUP, SIG_IGN);
+  }
+  on_signal(SIGPIPE, SIG_IGN);
+}
+
+void stop_on_signals(bool has_agent) {
+  on_signal(SIGTERM, on_stop);
+  if (!has_agent) on_signal(SIGINT, on_stop);
 }
 
 struct Joined {
@@ -67,6 +78,21 @@ void say(const std::string& line) {
   std::cout << line << '\n' << std::flush;
 }
 
+bool is_loss(const Error& error) { return error.code == ErrorCode::unavailable || error.code == ErrorCode::timeout; }
+
+// The last operations of a group that broke, for whoever looks for the cause.
+void show_recent(const Comm& comm) {
+  const auto records = comm.recent();
+  std::string line = "rank " + std::to_string(comm.rank()) + ": last operations of " + comm.group() + ":";
+  for (std::size_t i = records.size() > 4 ? records.size() - 4 : 0; i < records.size(); ++i) {
+    const OperationRecord& record = records[i];
+    line += " " + record.name + " #" + std::to_string(record.sequence) + " " + std::to_string(record.bytes_sent) +
+            " bytes " + format_duration(Millis(record.duration_ns / 1'000'000)) +
+            (record.state == OperationRecord::State::failed ? " failed" : "") + (i + 1 < records.size() ? "," : "");
+  }
+  std::cerr << line << std::endl;
+}
+
 Result<Outcome> train(const RankOptions& options) {
   const Config& config = options.config;
   if (config.train_data.empty()) {
@@ -92,22 +118,23 @@ Result<Outcome> train(const RankOptions& options) {
                               .machine = machine_description(options.gemm_path, threads),
                               .say = say,
                               .stop_requested = [] { return g_stop.load(std::memory_order_relaxed); }}));
+  stop_on_signals(options.has_agent);
   auto outcome = trainer->run();
   // Nobody leaves while another still talks: a closed connection would look like a lost peer.
   if (outcome) MUSTER_CHECK(joined.comm->barrier());
+  if (!outcome && is_loss(outcome.error())) show_recent(*joined.comm);
   return outcome;
 }
 
 }  // namespace
 
 int run_rank(const RankOptions& options) {
-  handle_signals(!options.place.host_store);
+  ignore_terminal(options.has_agent);
   const auto outcome = train(options);
   if (outcome) return *outcome == Outcome::stopped ? kExitStopped : kExitDone;
   const Error& error = outcome.error();
   std::cerr << "muster-train: rank " << options.place.rank << ": " << error.message << std::endl;
-  const bool lost = error.code == ErrorCode::unavailable || error.code == ErrorCode::timeout;
-  return lost && options.place.world > 1 ? kExitLostPeer : kExitFailed;
+  return is_loss(error) && options.place.world > 1 ? kExitLostPeer : kExitFailed;
 }
 
 }  // namespace muster::train

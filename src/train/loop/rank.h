@@ -15,10 +15,11 @@ struct RankOptions {
   std::set<std::string> accepted;
   std::string gemm_path;  // of fix_gemm_path()
   std::string job;        // prefix of the store's keys
+  bool has_agent = true;  // of ours; under torchrun: false
 };
 
-// Lines of progress go to stdout (rank 0), errors to stderr. SIGTERM asks all ranks to save and stop; SIGINT is
-// left to the agent unless there is none. The answer is an exit code of agent.h.
+// Lines of progress go to stdout (rank 0), errors to stderr. SIGTERM asks all ranks to save and stop, once
+// training has begun; SIGINT is left to the agent unless there is none. The answer is an exit code of agent.h.
 int run_rank(const RankOptions& options);
 
 }  // namespace muster::train

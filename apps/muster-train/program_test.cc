@@ -1,0 +1,351 @@
+// muster-train as its users run it: real processes, real shards, signals and job folders.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "text/shards.h"
+#include "text/tokenizer.h"
+#include "train/agent/process.h"
+#include "train/ckpt/checkpoint.h"
+#include "train/comm/gloo/gloo.h"
+
+namespace muster::train {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+// A text of few words, a tokenizer for it, and two folders of shards.
+class Program : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new TempDir();
+    const std::string file = *folder_ / "text";
+    ASSERT_TRUE(write_file_atomic(file, some_text(1, 30'000)));
+    const auto trained = text::train_tokenizer({file}, {.vocab_size = 320});
+    ASSERT_TRUE(trained) << trained.error().message;
+    ASSERT_TRUE(make_directories(*folder_ / "tokenizer"));
+    ASSERT_TRUE(write_file_atomic(*folder_ / "tokenizer/tokenizer.model", trained->model));
+    write_shard("train", some_text(2, 60'000));
+    write_shard("held-out", some_text(3, 8'000));
+  }
+  static void TearDownTestSuite() { delete folder_; }
+
+  static std::string some_text(std::uint64_t seed, std::size_t bytes) {
+    static constexpr const char* kWords[] = {"the ", "cat ", "and ", "dog ", "ran ", "to ", "a ", "house.\n", "river ",
+                                             "slowly ", "of ", "light ", "stone ", "sea.\n", "wind ", "over "};
+    Rng rng(seed);
+    std::string out;
+    while (out.size() < bytes) out += kWords[rng.below(16)];
+    return out;
+  }
+
+  static void write_shard(const std::string& name, const std::string& content) {
+    const auto tokenizer = text::Tokenizer::load(*folder_ / "tokenizer/tokenizer.model");
+    ASSERT_TRUE(tokenizer);
+    ASSERT_TRUE(make_directories(*folder_ / name));
+    auto writer = text::ShardWriter::create(*folder_ / name + "/a.mts", text::vocabulary_of(*tokenizer));
+    ASSERT_TRUE(writer) << writer.error().message;
+    writer->begin_document();
+    auto ids = tokenizer->encode(content);
+    ids.push_back(tokenizer->eos());
+    ASSERT_TRUE(writer->append(ids));
+    writer->add_source_bytes(content.size());
+    ASSERT_TRUE(writer->finish());
+  }
+
+  static std::string shared(std::string_view name) { return *folder_ / name; }
+  static TempDir* folder_;
+};
+TempDir* Program::folder_ = nullptr;
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+Child start(const std::vector<std::string>& arguments, const Variables& variables = {}) {
+  std::vector<std::string> argv = {MUSTER_TRAIN_PROGRAM};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  Child started;
+  auto child = spawn(argv, variables);
+  if (child) {
+    started = *std::move(child);
+  } else {
+    ADD_FAILURE() << child.error().message;
+  }
+  return started;
+}
+
+std::string read_until(const UniqueFd& fd, std::string_view text) {
+  std::string got;
+  char byte = 0;
+  while ((text.empty() || got.find(text) == std::string::npos) && read(fd.get(), &byte, 1) == 1) got += byte;
+  return got;
+}
+
+struct Finished {
+  int code = 0;
+  std::string out, err;
+};
+
+Finished finish(const Child& child) {
+  Finished finished;
+  finished.out = read_until(child.out, "");
+  finished.err = read_until(child.err, "");
+  finished.code = wait_child(child).code;
+  return finished;
+}
+
+std::vector<std::string> train_arguments(const std::string& train, const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"--set", "model.preset=tiny",  "--set", "train.sequence=16", "--set", "train.batch=4",
+                                        "--set", "train.micro_batch=2", "--set", "optim.lr=0.01",    "--set", "run.threads=1",
+                                        "--set", "data.train=" + train, "--job-root", "/nonexistent"};
+  arguments.insert(arguments.begin(), "train");
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+std::vector<std::string> sets(std::initializer_list<std::string> assignments) {
+  std::vector<std::string> out;
+  for (const auto& assignment : assignments) {
+    out.push_back("--set");
+    out.push_back(assignment);
+  }
+  return out;
+}
+
+std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// The checksums of everything in a step: equal if and only if the tensors are.
+std::string checksums(const std::string& step) {
+  const auto text = read_file(step + "/manifest.json");
+  EXPECT_TRUE(text) << step;
+  if (!text) return "";
+  const auto outer = json::parse_object(*text);
+  return json::dump(outer->at("manifest").at("files")) + json::dump(outer->at("manifest").at("samples"));
+}
+
+TEST_F(Program, TrainsEvaluatesAndWrites) {
+  const TempDir out;
+  const auto run = finish(start(train_arguments(
+      shared("train"), sets({"data.validation=" + shared("held-out"), "data.tokenizer=" + shared("tokenizer/tokenizer.model"),
+                             "output.dir=" + out / "model", "checkpoint.dir=" + out / "ckpt", "train.steps=30",
+                             "log.every=10"}) + std::vector<std::string>{"--nproc", "2"})));
+  ASSERT_EQ(run.code, 0) << run.out << run.err;
+  EXPECT_EQ(run.err, "");
+  EXPECT_THAT(run.out, HasSubstr("start ranks=2 "));
+  EXPECT_THAT(run.out, ContainsRegex("\nstep=30/30 loss=[0-9.]+ grad_norm=[0-9.]+ lr=[0-9.e+-]+ tokens_per_s=[0-9]+ left_s=0\n"));
+  const auto value_after = [&](const std::string& head, const std::string& name) {
+    const auto at = run.out.find(name + "=", run.out.find(head));
+    return std::atof(run.out.c_str() + at + name.size() + 1);
+  };
+  EXPECT_LT(value_after("eval step=30", "bits_per_byte"), value_after("eval step=0", "bits_per_byte") - 0.2);
+
+  const auto evaluated = finish(start({"eval", "--model", out / "model", "--data", shared("held-out"), "--windows", "64"}));
+  EXPECT_EQ(evaluated.code, 0) << evaluated.err;
+  EXPECT_NEAR(std::atof(evaluated.out.c_str() + evaluated.out.find("loss=") + 5), value_after("eval step=30", "loss"), 2e-4);
+
+  const std::vector<std::string> generate = {"generate", "--model", out / "model", "--prompt", "the cat", "--tokens", "20"};
+  const auto one = finish(start(generate)), two = finish(start(generate + std::vector<std::string>{"--seed", "0"}));
+  const auto other = finish(start(generate + std::vector<std::string>{"--seed", "5"}));
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_THAT(one.out, testing::StartsWith("the cat"));
+  EXPECT_GT(one.out.size(), 20u);
+  EXPECT_EQ(one.out, two.out);
+  EXPECT_NE(one.out, other.out);
+
+  const auto listed = finish(start({"ckpt", "verify", out / "ckpt"}));
+  EXPECT_EQ(listed.code, 0);
+  EXPECT_THAT(listed.out, ContainsRegex("STEP +SIZE +STATE\n30 +[0-9.]+ [KM]iB +whole\n"));
+  fs::resize_file(out / "ckpt/step-30/rank-1.bin", 100);
+  const auto damaged = finish(start({"ckpt", "ls", out / "ckpt"}));
+  EXPECT_EQ(damaged.code, 1);
+  EXPECT_THAT(damaged.out, HasSubstr("damaged: step-30/rank-1.bin has 100 bytes"));
+}
+
+// One rank is killed in the middle; the same command goes on, and ends with the bits of a run without the fault.
+TEST_F(Program, AKilledRankIsNamedAndTheRunGoesOnBitwise) {
+  const TempDir out;
+  const auto arguments = [&](const std::string& name) {
+    return train_arguments(shared("train"), sets({"checkpoint.dir=" + out / name, "checkpoint.every=5", "train.steps=120",
+                                                  "log.every=1"}) + std::vector<std::string>{"--nproc", "2"});
+  };
+  const Child agent = start(arguments("parts"));
+  read_until(agent.out, "start ranks=2");
+  std::vector<pid_t> ranks;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const auto pid = parse_int(entry.path().filename().string());
+    if (!pid) continue;
+    const auto stat = read_file("/proc/" + std::to_string(*pid) + "/stat", 1 << 16);
+    if (!stat) continue;
+    const auto fields = split(std::string_view(*stat).substr(stat->rfind(')') + 2), ' ');
+    if (parse_int(fields[1]) == agent.pid) ranks.push_back(static_cast<pid_t>(*pid));
+  }
+  ASSERT_EQ(ranks.size(), 2u);
+  const std::string said = read_until(agent.out, "checkpoint step=5 ");
+  EXPECT_THAT(said, HasSubstr("step=5/120"));
+  const auto begin = boot_time();
+  kill(std::max(ranks[0], ranks[1]), SIGKILL);
+  const auto broken = finish(agent);
+  EXPECT_LT(boot_time() - begin, Millis(5000));
+  EXPECT_EQ(broken.code, 128 + SIGKILL);
+  EXPECT_THAT(broken.err, ContainsRegex("rank [01] was killed by signal 9 .Killed."));
+
+  const auto again = finish(start(arguments("parts"))), whole = finish(start(arguments("whole")));
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(whole.code, 0) << whole.err;
+  EXPECT_THAT(again.out, ContainsRegex("resume step=[0-9]+ samples="));
+  EXPECT_EQ(checksums(out / "parts/step-120"), checksums(out / "whole/step-120"));
+}
+
+TEST_F(Program, SigtermSavesAndStops) {
+  const TempDir out;
+  const auto arguments = train_arguments(
+      shared("train"), sets({"checkpoint.dir=" + out / "ckpt", "checkpoint.every=0", "train.steps=1000000", "log.every=1"}));
+  {
+    const Child agent = start(arguments + std::vector<std::string>{"--nproc", "2"});
+    read_until(agent.out, "step=1/1000000");
+    kill(agent.pid, SIGTERM);
+    const auto run = finish(agent);
+    EXPECT_EQ(run.code, 75) << run.err;
+    EXPECT_THAT(run.out, ContainsRegex("checkpoint step=[0-9]+ path="));
+    EXPECT_THAT(run.out, ContainsRegex("stopped at step [0-9]+ of 1000000; start again to go on"));
+  }
+  const Child agent = start(arguments + std::vector<std::string>{"--nproc", "2"}, {{"TRAINING_JOB_NAME", "demo"}});
+  EXPECT_THAT(read_until(agent.out, "resume step="), testing::Not(HasSubstr("step=1/")));
+  read_until(agent.out, "loss=");
+  kill(agent.pid, SIGTERM);
+  const auto run = finish(agent);
+  EXPECT_EQ(run.code, 0) << run.err;  // a job that was asked to stop has not failed
+  EXPECT_THAT(run.out, HasSubstr("stopped at step"));
+}
+
+// Each process is a rank, as torchrun starts them; rank 0 hosts the store, since nobody says that an agent does.
+TEST_F(Program, UnderTorchrunsVariablesAProcessIsARank) {
+  auto listener = listen_for_store("127.0.0.1", 0);
+  const std::string port = std::to_string((*start_store("127.0.0.1", *std::move(listener)))->port());
+  std::vector<Child> ranks;
+  for (const char* rank : {"0", "1"}) {
+    ranks.push_back(start(train_arguments(shared("train"), sets({"train.steps=3"})),
+                          {{"RANK", rank}, {"LOCAL_RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"},
+                           {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}));
+  }
+  const auto first = finish(ranks[0]), second = finish(ranks[1]);
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_THAT(first.out, HasSubstr("start ranks=2 "));
+  EXPECT_THAT(first.out, HasSubstr("done step=3/3"));
+  EXPECT_EQ(second.out, "");
+}
+
+// Two nodes as Muster's runner starts them, on two loopback addresses, with everything under a job's root.
+class Job : public Program {
+ protected:
+  void make_node(const std::string& root, int node, const std::string& hyperparameters) const {
+    fs::create_directories(root + "/input/config");
+    fs::create_directories(root + "/input/data");
+    fs::create_directory_symlink(shared("train"), root + "/input/data/train");
+    fs::create_directory_symlink(shared("held-out"), root + "/input/data/validation");
+    fs::create_directory_symlink(shared("tokenizer"), root + "/input/data/tokenizer");
+    ASSERT_TRUE(write_file_atomic(root + "/input/config/hyperparameters.json", hyperparameters));
+    const std::string host = "127.0.0." + std::to_string(node + 1);
+    ASSERT_TRUE(write_file_atomic(root + "/input/config/resourceconfig.json",
+                                  R"({"current_host":")" + host + R"(","hosts":["127.0.0.1","127.0.0.2"]})"));
+  }
+  static Variables node_variables(int node, int port) {
+    const std::string rank = std::to_string(node);
+    return {{"TRAINING_JOB_NAME", "demo"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)},
+            {"WORLD_SIZE", "2"},           {"RANK", rank},               {"LOCAL_RANK", "0"},
+            {"LOCAL_WORLD_SIZE", "1"},     {"NODE_RANK", rank}};
+  }
+  static int free_port() {
+    auto listener = listen_for_store("127.0.0.1", 0);
+    auto store = start_store("127.0.0.1", *std::move(listener));
+    return (*store)->port();
+  }
+};
+
+constexpr char kHyperparameters[] =
+    R"({"model.preset":"\"tiny\"","train.sequence":"16","train.batch":"4","train.micro_batch":"2","run.threads":"1",
+        "train.steps":"12","checkpoint.every":"5","optim.lr":"0.01","sagemaker_job_name":"\"x\""})";
+
+TEST_F(Job, TwoNodesTrainFromOptMl) {
+  const TempDir roots;
+  const int port = free_port();
+  std::vector<Child> nodes;
+  for (int node : {0, 1}) {
+    const std::string root = roots / std::to_string(node);
+    make_node(root, node, kHyperparameters);
+    nodes.push_back(start({"train", "--job-root", root}, node_variables(node, port)));
+  }
+  const auto first = finish(nodes[0]), second = finish(nodes[1]);
+  ASSERT_EQ(first.code, 0) << first.out << first.err;
+  ASSERT_EQ(second.code, 0) << second.out << second.err;
+  EXPECT_THAT(first.out, HasSubstr("start ranks=2 "));
+  EXPECT_THAT(first.out, HasSubstr("done step=12/12"));
+  EXPECT_THAT(first.err, HasSubstr("notice: hyperparameter sagemaker_job_name is ignored"));
+  EXPECT_EQ(second.out, "");
+  EXPECT_TRUE(fs::exists(roots / "0/model/config.json"));
+  EXPECT_TRUE(fs::exists(roots / "0/model/tokenizer.model"));
+  EXPECT_FALSE(fs::exists(roots / "1/model"));
+  // Each node holds its own share; together they are the checkpoint, as the bucket brings them together.
+  EXPECT_THAT(finish(start({"ckpt", "verify", roots / "0/checkpoints"})).out, HasSubstr("rank-1.bin is missing"));
+  for (const char* step : {"step-10", "step-12"}) {
+    fs::copy(roots / "1/checkpoints" + "/" + step, roots / "0/checkpoints" + "/" + step,
+             fs::copy_options::recursive | fs::copy_options::skip_existing);
+  }
+  const auto verified = finish(start({"ckpt", "verify", roots / "0/checkpoints"}));
+  EXPECT_EQ(verified.code, 0) << verified.out;
+  EXPECT_THAT(finish(start({"generate", "--model", roots / "0/model", "--tokens", "5"})).code, 0);
+}
+
+TEST_F(Job, FailuresBecomeTheReason) {
+  const TempDir roots;
+  const std::string root = roots / "0";
+  make_node(root, 0, R"({"train.stepz": "3"})");
+  const auto unknown = finish(start({"train", "--job-root", root}));
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(*read_file(root + "/output/failure"), HasSubstr("hyperparameters.json: unknown key train.stepz; did you mean train.steps?"));
+
+  ASSERT_TRUE(write_file_atomic(root + "/input/config/resourceconfig.json", R"({"current_host":"h","hosts":["h"]})"));
+  ASSERT_TRUE(write_file_atomic(root + "/input/config/hyperparameters.json", R"({"data.train": "/no/such/folder"})"));
+  const auto missing = finish(start({"train", "--job-root", root}));
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_THAT(*read_file(root + "/output/failure"), HasSubstr("rank 0 ended with exit code 1: muster-train: rank 0: tokens of /no/such/folder"));
+}
+
+TEST(CommandLine, BadArgumentsAndHelp) {
+  EXPECT_EQ(finish(start({})).code, 2);
+  EXPECT_EQ(finish(start({"fly"})).code, 2);
+  const auto help = finish(start({"--help"}));
+  EXPECT_EQ(help.code, 0);
+  for (const char* word : {"train", "eval", "generate", "config", "ckpt", "version", "Exit codes"}) EXPECT_THAT(help.out, HasSubstr(word));
+  EXPECT_THAT(finish(start({"train", "--help"})).out, testing::Not(HasSubstr("--local-rank")));
+  EXPECT_THAT(finish(start({"version"})).out, testing::StartsWith("muster-train "));
+  const auto nothing = finish(start({"train", "--job-root", "/nonexistent"}));
+  EXPECT_EQ(nothing.code, 2);
+  EXPECT_THAT(nothing.err, HasSubstr("data.train is not set"));
+  const auto uneven = finish(start({"--nproc", "3", "--job-root", "/nonexistent", "--set", "data.train=x"}));
+  EXPECT_EQ(uneven.code, 2);
+  EXPECT_THAT(uneven.err, HasSubstr("times 3 ranks; the nearest is"));
+  const auto explained = finish(start({"config", "--explain", "--set", "train.steps=7", "--job-root", "/nonexistent"}));
+  EXPECT_EQ(explained.code, 0);
+  EXPECT_THAT(explained.out, ContainsRegex("train.steps +7 +trajectory +--set"));
+  EXPECT_EQ(finish(start({"ckpt", "ls", "/nonexistent"})).code, 1);
+  EXPECT_THAT(finish(start({"eval", "--model", "/nonexistent", "--data", "x"})).err, HasSubstr("no model in /nonexistent"));
+}
+
+}  // namespace
+}  // namespace muster::train

@@ -1,0 +1,379 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <limits>
+#include <thread>
+
+#include "base/crypto.h"
+#include "base/file.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "train/agent/process.h"
+#include "train/comm/gloo/gloo.h"
+#include "train/comm/thread.h"
+#include "train/data/memory_stream.h"
+#include "train/determinism.h"
+#include "train/loop/evaluate.h"
+#include "train/loop/machine.h"
+#include "train/loop/state.h"
+#include "train/loop/trainer.h"
+
+namespace muster::train {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+const std::string kGemmPath = fix_gemm_path();  // before any tensor
+
+// Text with something to learn: a walk that mostly repeats a cycle.
+MemoryStream tokens(std::uint64_t seed = 1, std::size_t count = 4000) {
+  Rng rng(seed);
+  std::vector<std::int64_t> values;
+  for (std::size_t i = 0; i < count; ++i) {
+    values.push_back(static_cast<std::int64_t>(rng.chance(0.1) ? rng.below(64) : i * 7 % 64));
+  }
+  return MemoryStream(std::move(values), 64);
+}
+
+Config tiny(const std::vector<std::string>& assignments = {}) {
+  std::vector<Setting> settings;
+  for (const char* text : {"model.preset=tiny", "train.sequence=16", "train.batch=6", "train.micro_batch=2",
+                           "train.steps=8", "optim.warmup=2", "optim.lr=0.01", "eval.windows=10"}) {
+    settings.push_back(*parse_assignment(text));
+  }
+  for (const auto& text : assignments) settings.push_back(*parse_assignment(text));
+  const auto config = resolve(settings);
+  EXPECT_TRUE(config) << config.error().message;
+  return *config;
+}
+
+// What a run leaves: every bit of parameters and moments, and the losses on the way.
+struct Trace {
+  std::string error;
+  std::vector<double> losses, norms;
+  std::string state;  // digest
+  std::vector<std::string> lines;
+  Outcome outcome = Outcome::finished;
+  bool operator==(const Trace& other) const {
+    return error == other.error && state == other.state && losses == other.losses && norms == other.norms;
+  }
+};
+
+std::string digest_of(Trainer& trainer) {
+  std::string all;
+  const Model& model = trainer.model();
+  for (const FlatBuffer* buffer : {&model.parameters(), &trainer.optimizer().first_moment(),
+                                   &trainer.optimizer().second_moment()}) {
+    all.append(reinterpret_cast<const char*>(buffer->data()), buffer->bytes().size());
+  }
+  return crypto::hex(crypto::sha256(all));
+}
+
+struct RunOptions {
+  Config config;
+  const TokenStream* train = nullptr;
+  const TokenStream* validation = nullptr;
+  std::function<bool()> stop = {};
+  std::function<void(Trainer&)> prepare = {};
+  std::set<std::string> accepted = {};
+  bool steps_only = true;  // step() alone, else run()
+};
+
+Trace run_on(Comm& comm, const RunOptions& options) {
+  set_threads(1);
+  Trace trace;
+  auto trainer = Trainer::create({.config = options.config,
+                                  .train = options.train,
+                                  .validation = options.validation,
+                                  .comm = &comm,
+                                  .writer = {.node = comm.rank(), .local_rank = 0},
+                                  .accepted = options.accepted,
+                                  .machine = {},
+                                  .say = [&](const std::string& line) { trace.lines.push_back(line); },
+                                  .stop_requested = options.stop});
+  if (!trainer) {
+    trace.error = trainer.error().message;
+    return trace;
+  }
+  if (options.prepare) options.prepare(**trainer);
+  if (options.steps_only) {
+    while ((*trainer)->steps_done() < options.config.steps) {
+      const auto report = (*trainer)->step();
+      if (!report) {
+        trace.error = report.error().message;
+        break;
+      }
+      trace.losses.push_back(report->loss);
+      trace.norms.push_back(report->gradient_norm);
+    }
+  } else if (const auto outcome = (*trainer)->run()) {
+    trace.outcome = *outcome;
+  } else {
+    trace.error = outcome.error().message;
+  }
+  trace.state = digest_of(**trainer);
+  return trace;
+}
+
+// One trace a rank.
+std::vector<Trace> run_ranks(int size, const std::function<RunOptions(int)>& options) {
+  ThreadWorld world(size);
+  std::vector<std::unique_ptr<Comm>> comms;
+  for (int rank = 0; rank < size; ++rank) comms.push_back(std::make_unique<Comm>("world", world.join(rank)));
+  std::vector<Trace> traces(static_cast<std::size_t>(size));
+  std::vector<std::jthread> threads;
+  for (std::size_t rank = 0; rank < comms.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      traces[rank] = run_on(*comms[rank], options(static_cast<int>(rank)));
+      comms[rank].reset();
+    });
+  }
+  threads.clear();
+  return traces;
+}
+
+Trace run_alone(const RunOptions& options) {
+  Comm comm("world", single_transport());
+  return run_on(comm, options);
+}
+
+TEST(Bitwise, ThreeRanksAreOneRankWithThreeMicroBatches) {
+  const auto data = tokens();
+  for (const char* tied : {"model.tied=false", "model.tied=true"}) {
+    const RunOptions options{.config = tiny({tied}), .train = &data};
+    const Trace alone = run_alone(options);
+    ASSERT_EQ(alone.error, "");
+    ASSERT_EQ(alone.losses.size(), 8u);
+    EXPECT_LT(alone.losses.back(), alone.losses.front());
+    for (const Trace& rank : run_ranks(3, [&](int) { return options; })) EXPECT_TRUE(rank == alone) << rank.error << tied;
+    // The test can tell: another micro-batch size sums in another order.
+    EXPECT_FALSE(run_alone({.config = tiny({tied, "train.micro_batch=3"}), .train = &data}) == alone);
+  }
+}
+
+TEST(Bitwise, ARunAgainIsTheSame) {
+  const auto data = tokens();
+  const RunOptions options{.config = tiny(), .train = &data};
+  EXPECT_TRUE(run_alone(options) == run_alone(options));
+}
+
+// The rank of the next test, in a process of its own.
+TEST(DISABLED_GlooRank, Trains) {
+  const auto number = [](const char* name) { return static_cast<int>(*parse_int(std::getenv(name))); };
+  auto transport = gloo_transport({.store_host = "127.0.0.1",
+                                   .store_port = static_cast<std::uint16_t>(number("LOOP_PORT")),
+                                   .prefix = "loop",
+                                   .address = "127.0.0.1",
+                                   .rank = number("LOOP_RANK"),
+                                   .size = 2});
+  ASSERT_TRUE(transport) << transport.error().message;
+  Comm comm("world", *std::move(transport));
+  const auto data = tokens();
+  const Trace trace = run_on(comm, {.config = tiny({"train.batch=4"}), .train = &data});
+  ASSERT_EQ(trace.error, "");
+  std::cout << "state " << trace.state << "\n" << std::flush;
+  ASSERT_TRUE(comm.barrier());
+}
+
+TEST(Bitwise, TwoGlooProcessesAreOneProcessWithTwoMicroBatches) {
+  auto store = start_store("127.0.0.1", *listen_for_store("127.0.0.1", 0));
+  ASSERT_TRUE(store) << store.error().message;
+  std::vector<Child> children;
+  for (const char* rank : {"0", "1"}) {
+    auto child = spawn({*own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_GlooRank.Trains"},
+                       {{"LOOP_RANK", rank}, {"LOOP_PORT", std::to_string((*store)->port())}});
+    ASSERT_TRUE(child) << child.error().message;
+    children.push_back(*std::move(child));
+  }
+  const auto data = tokens();
+  const Trace alone = run_alone({.config = tiny({"train.batch=4"}), .train = &data});
+  for (const Child& child : children) {
+    std::string said;
+    char buffer[4096];
+    for (ssize_t got = 0; (got = read(child.out.get(), buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<std::size_t>(got));
+    EXPECT_EQ(wait_child(child).code, 0) << said;
+    EXPECT_THAT(said, HasSubstr("state " + alone.state));
+  }
+}
+
+// Stops (as by SIGTERM) when this many steps are done, on one rank only.
+std::function<bool()> after(int steps, bool here) {
+  auto count = std::make_shared<int>(0);
+  return [=] { return ++*count == steps && here; };
+}
+
+TEST(Resume, TwiceIsBitwiseAndWithAnotherNumberOfRanks) {
+  const auto data = tokens();
+  const TempDir folder;
+  // The same micro-batches in the same order: 6 windows are 3 x 2 on one rank and 2 each on three.
+  const auto config = [&](const std::string& name) {
+    return tiny({"checkpoint.dir=" + folder / name, "checkpoint.every=0", "train.steps=9"});
+  };
+  const Trace whole = run_alone({.config = config("whole"), .train = &data, .steps_only = false});
+  ASSERT_EQ(whole.error, "");
+
+  // Three ranks, stopped after 2 steps because the last rank was asked; one rank for 3 more; three to the end.
+  auto traces = run_ranks(3, [&](int rank) {
+    return RunOptions{.config = config("parts"), .train = &data, .stop = after(2, rank == 2), .steps_only = false};
+  });
+  for (const Trace& trace : traces) {
+    EXPECT_EQ(trace.error, "");
+    EXPECT_EQ(trace.outcome, Outcome::stopped);
+  }
+  EXPECT_THAT(traces[0].lines.back(), HasSubstr("stopped at step 2 of 9"));
+  EXPECT_TRUE(fs::exists(folder / "parts/step-2/rank-2.bin"));
+  const Trace second = run_alone({.config = config("parts"), .train = &data, .stop = after(3, true), .steps_only = false});
+  EXPECT_EQ(second.error, "");
+  EXPECT_THAT(second.lines, testing::Contains(HasSubstr("resume step=2 samples=12")));
+  EXPECT_THAT(second.lines.back(), HasSubstr("stopped at step 5 of 9"));
+  traces = run_ranks(3, [&](int) { return RunOptions{.config = config("parts"), .train = &data, .steps_only = false}; });
+  for (const Trace& trace : traces) {
+    EXPECT_EQ(trace.error, "");
+    EXPECT_EQ(trace.state, whole.state);
+  }
+  // Once more: nothing left to do, nothing changed.
+  const Trace again = run_alone({.config = config("parts"), .train = &data, .steps_only = false});
+  EXPECT_EQ(again.error, "");
+  EXPECT_EQ(again.state, whole.state);
+}
+
+TEST(Resume, RefusesAnotherRun) {
+  const auto data = tokens(), other = tokens(2, 5000);
+  const TempDir folder;
+  const std::string dir = "checkpoint.dir=" + folder.path();
+  ASSERT_EQ(run_alone({.config = tiny({dir}), .train = &data, .steps_only = false}).error, "");
+  EXPECT_THAT(run_alone({.config = tiny({dir, "train.seed=2"}), .train = &data}).error,
+              HasSubstr("train.seed was 1, is 2 (identity"));
+  EXPECT_THAT(run_alone({.config = tiny({dir, "train.steps=9"}), .train = &data}).error, HasSubstr("--accept train.steps"));
+  EXPECT_EQ(run_alone({.config = tiny({dir, "train.steps=9"}), .train = &data, .accepted = {"train.steps"}}).error, "");
+  EXPECT_THAT(run_alone({.config = tiny({dir}), .train = &other}).error, HasSubstr("trained on other data"));
+  EXPECT_THAT(run_alone({.config = tiny({"checkpoint.dir=" + folder / "none", "checkpoint.resume=required"}), .train = &data}).error,
+              HasSubstr("checkpoint.resume = required, but there is no finished checkpoint"));
+}
+
+TEST(Run, ReportsInLinesAndLeavesAModel) {
+  const auto data = tokens(), held_out = tokens(3, 500);
+  const TempDir folder;
+  ASSERT_TRUE(write_file_atomic(folder / "tok", "a tokenizer"));
+  const Config config = tiny({"output.dir=" + folder / "model", "log.every=4", "checkpoint.dir=" + folder / "ckpt",
+                              "checkpoint.every=2", "checkpoint.keep=2", "data.tokenizer=" + folder / "tok", "eval.every=4"});
+  const auto traces = run_ranks(3, [&](int) {
+    return RunOptions{.config = config, .train = &data, .validation = &held_out, .steps_only = false};
+  });
+  for (const Trace& trace : traces) EXPECT_EQ(trace.error, "");
+  EXPECT_TRUE(traces[1].lines.empty());
+  const auto& lines = traces[0].lines;
+  const auto matches = [&](const char* pattern) { return testing::Contains(testing::ContainsRegex(pattern)); };
+  EXPECT_THAT(lines, matches("^start ranks=3 parameters=[0-9]+ steps=8 batch=6"));
+  EXPECT_THAT(lines, matches("^eval step=0 split=held-out loss=[0-9.]+ bits_per_byte=[0-9.]+ tokens=160 bytes=480"));
+  EXPECT_THAT(lines, matches("^step=4/8 loss=[0-9.]+ grad_norm=[0-9.]+ lr=[0-9.e+-]+ tokens_per_s=[0-9]+ left_s=[0-9]+$"));
+  EXPECT_THAT(lines, matches("^checkpoint step=8 path="));
+  EXPECT_THAT(lines, matches("^eval step=8 "));
+  EXPECT_THAT(lines.back(), HasSubstr("done step=8/8"));
+  EXPECT_TRUE(fs::exists(folder / "ckpt/step-6") && fs::exists(folder / "ckpt/step-8") && !fs::exists(folder / "ckpt/step-4"));
+
+  auto loaded = load_model(folder / "model");
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(loaded->step, 8);
+  auto checkpoint = load_model(folder / "ckpt");
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  EXPECT_TRUE(std::ranges::equal(loaded->model.parameters().bytes(), checkpoint->model.parameters().bytes()));
+  EXPECT_EQ(*read_file(folder / "model/tokenizer.model"), "a tokenizer");
+  const auto json = json::parse_object(*read_file(folder / "model/config.json"));
+  ASSERT_TRUE(json);
+  EXPECT_EQ(*json::opt_int(*json, "vocab_size"), 64);
+  EXPECT_THAT(load_model(folder / "nothing").error().message, HasSubstr("no model in " + folder / "nothing"));
+}
+
+TEST(Evaluation, IsTheSameForAnyNumberOfRanks) {
+  const auto data = tokens();
+  const auto loader = Loader::create(data, 16, 1);
+  const auto with = [&](int size) {
+    ThreadWorld world(size);
+    std::vector<Evaluation> results(static_cast<std::size_t>(size));
+    std::vector<std::jthread> threads;
+    std::vector<std::unique_ptr<Comm>> comms;
+    for (int rank = 0; rank < size; ++rank) comms.push_back(std::make_unique<Comm>("world", world.join(rank)));
+    for (std::size_t rank = 0; rank < comms.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        set_threads(1);
+        ModelConfig config = *preset("tiny", 64);
+        auto model = Model::create(config);
+        model->init_parameters(1);
+        results[rank] = *evaluate(*model, *loader, 11, 2, *comms[rank]);
+        comms[rank].reset();
+      });
+    }
+    threads.clear();
+    for (const auto& result : results) EXPECT_EQ(result.loss, results[0].loss);
+    return results[0];
+  };
+  const Evaluation one = with(1);
+  EXPECT_EQ(one.tokens, 11 * 16);
+  EXPECT_EQ(one.bytes, 3u * 11 * 16);
+  EXPECT_NEAR(one.loss, std::log(64.0), 0.3);
+  EXPECT_NEAR(one.bits_per_byte, one.loss / std::log(2.0) / 3, 1e-12);
+  EXPECT_EQ(with(3).loss, one.loss);
+}
+
+TEST(Faults, ALossThatIsNotFiniteNamesStepAndRankAndUpdatesNothing) {
+  const auto data = tokens();
+  const auto traces = run_ranks(3, [&](int rank) {
+    return RunOptions{.config = tiny(), .train = &data, .prepare = [rank](Trainer& trainer) {
+                        const std::int64_t at = trainer.model().table().at("model.norm.weight").offset;
+                        if (rank == 1) trainer.model().parameters().as<float>(Range{at, at + 1})[0] = std::numeric_limits<float>::quiet_NaN();
+                      }};
+  });
+  for (const Trace& trace : traces) {
+    EXPECT_THAT(trace.error, HasSubstr("step 1: the loss of rank 1 is"));
+    EXPECT_THAT(trace.error, HasSubstr("nothing was updated"));
+    EXPECT_TRUE(trace.losses.empty());
+  }
+  EXPECT_EQ(traces[0].state, traces[2].state);
+}
+
+// Weights so large in the last norm that logits and loss are still numbers, but their gradient, 50 times that, is not.
+TEST(Faults, AGradientThatIsNotFiniteNamesRankAndParameter) {
+  const auto data = tokens();
+  const auto traces = run_ranks(2, [&](int rank) {
+    return RunOptions{.config = tiny({"train.batch=4"}), .train = &data, .prepare = [rank](Trainer& trainer) {
+                        if (rank == 0) return;
+                        const Param& param = trainer.model().table().at("model.norm.weight");
+                        for (float& value : trainer.model().parameters().as<float>(Range{param.offset, param.offset + param.numel})) {
+                          value = 8e37F;
+                        }
+                      }};
+  });
+  for (const Trace& trace : traces) {
+    EXPECT_THAT(trace.error, testing::ContainsRegex("step 1: the gradient of rank 1 .model[a-z0-9_.]+. is not finite"));
+    EXPECT_TRUE(trace.losses.empty());
+  }
+}
+
+TEST(Faults, RanksThatDoNotRunTheSameAreRefused) {
+  const auto data = tokens(), other = tokens(2, 5000);
+  auto traces = run_ranks(2, [&](int rank) {
+    return RunOptions{.config = tiny({"train.batch=4", rank == 1 ? "optim.lr=0.02" : "optim.lr=0.01"}), .train = &data};
+  });
+  for (const Trace& trace : traces) EXPECT_THAT(trace.error, HasSubstr("optim.lr is 1E-2 on rank 0, 2E-2 on rank 1"));
+  traces = run_ranks(2, [&](int rank) {
+    return RunOptions{.config = tiny({"train.batch=4"}), .train = rank == 1 ? &other : &data};
+  });
+  for (const Trace& trace : traces) EXPECT_THAT(trace.error, HasSubstr("the ranks do not run the same thing; data is"));
+}
+
+TEST(Faults, ABatchThatDoesNotDivide) {
+  const auto data = tokens();
+  EXPECT_THAT(run_alone({.config = tiny({"train.batch=7"}), .train = &data}).error,
+              HasSubstr("train.batch = 7 is not a multiple of train.micro_batch = 2 times 1 ranks; the nearest is"));
+}
+
+}  // namespace
+}  // namespace muster::train
