@@ -15,7 +15,7 @@ import boto3
 import botocore.config
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 BIN = pathlib.Path(os.environ.get("MUSTER_BIN", ROOT / "build/release/bin"))
 ROLE = "arn:aws:iam::000000000000:role/Train"
 TERMINAL = {"Completed", "Failed", "Stopped"}
