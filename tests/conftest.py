@@ -130,16 +130,27 @@ def bucket(s3):
     return "e2e"
 
 
+@pytest.fixture(autouse=True)
+def no_job_left_behind(request):
+    """A failed test must not hold the nodes that the next one needs."""
+    yield
+    if "shared" in request.fixturenames or "sagemaker" in request.fixturenames:
+        client = request.getfixturevalue("shared").client("sagemaker")
+        for job in client.list_training_jobs(StatusEquals="InProgress", MaxResults=100)["TrainingJobSummaries"]:
+            client.stop_training_job(TrainingJobName=job["TrainingJobName"])
+
+
 def unique(prefix):
     return prefix + "-" + uuid.uuid4().hex[:8]
 
 
 def training_request(name, script, nodes=1, bucket="e2e", **more):
-    """A job that runs a shell script on the machine's own root file system."""
+    """A job that runs a shell script (up to 512 characters) on the machine's own root file system."""
+    more["Environment"] = more.get("Environment", {}) | {"SCRIPT": script}
     return {
         "TrainingJobName": name, "RoleArn": ROLE,
         "AlgorithmSpecification": {"TrainingImage": "muster/host", "TrainingInputMode": "File",
-                                   "ContainerEntrypoint": ["/bin/bash", "-c", script]},
+                                   "ContainerEntrypoint": ["/bin/bash", "-c", 'eval "$SCRIPT"']},
         "OutputDataConfig": {"S3OutputPath": f"s3://{bucket}/out"},
         "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": nodes, "VolumeSizeInGB": 1},
         "StoppingCondition": {"MaxRuntimeInSeconds": 600},

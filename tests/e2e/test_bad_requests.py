@@ -73,7 +73,8 @@ def test_unknown_operations_name_the_known(shared):
     assert status == 400 and "InvalidAction" in body
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b'{"a":1}}', b"\xff\xfe", b"[" * 5000, b'{"MaxResults": "x"}', b'{"MaxResults": 1e99}'])
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"a":1}}', b"\xff\xfe", b"[" * 5000, b'{"MaxResults": "x"}', b'{"MaxResults": 1e99}'],
+                         ids=["cut", "list", "rest", "bytes", "deep", "type", "range"])
 def test_malformed_json(shared, body):
     status, answer = signed(shared, "sagemaker", body=body, headers=dict(LIST))
     assert status == 400 and ("SerializationException" in answer or "ValidationException" in answer)
