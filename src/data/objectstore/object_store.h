@@ -20,6 +20,7 @@ struct Options {
   bool sync = true;
   int readers = 8;                                  // connections for reads; more readers wait
   std::uint64_t buffer_bytes_max = 64ULL << 20;     // of bodies on their way to disk; more writers wait
+  std::uint64_t ballast_bytes = 4ULL << 20;         // held back so that removals work on a full disk
   std::uint64_t part_bytes_min = ports::ObjectLimits::part_bytes_min;  // smaller in tests
 };
 

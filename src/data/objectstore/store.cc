@@ -171,7 +171,8 @@ DirectoryStore::DirectoryStore(const Options& options, FileLock lock, ContentFol
       next_blob_(next_blob),
       buffers_(options.buffer_bytes_max),
       readers_(std::move(readers)),
-      writer_(std::move(writer), [this] { return folder_.sync_names(); }),
+      writer_(std::move(writer), Ballast(options.directory + "/ballast", options.ballast_bytes),
+              [this] { return folder_.sync_names(); }),
       reaper_(folder_, std::move(reaper_reader), writer_) {}
 
 ObjectResult<void> DirectoryStore::commit(TakenIn& taken, const Writer::Work& work) {
@@ -195,7 +196,7 @@ ObjectResult<void> DirectoryStore::create_bucket(const ports::Bucket& bucket) {
 }
 
 ObjectResult<void> DirectoryStore::remove_bucket(std::string_view bucket) {
-  auto done = writer_.run([&](Catalog& catalog) -> ObjectResult<void> {
+  auto done = writer_.run_freeing([&](Catalog& catalog) -> ObjectResult<void> {
     MUSTER_TRY(const auto row, find_bucket(catalog, bucket));
     MUSTER_TRY(const bool empty, catalog.bucket_empty(row.id));
     if (!empty) {
@@ -299,7 +300,7 @@ ObjectResult<std::unique_ptr<ports::OpenObject>> DirectoryStore::get(std::string
 
 ObjectResult<void> DirectoryStore::remove(std::string_view bucket, std::string_view key,
                                           const ports::Condition& condition) {
-  auto done = writer_.run([&](Catalog& catalog) -> ObjectResult<void> {
+  auto done = writer_.run_freeing([&](Catalog& catalog) -> ObjectResult<void> {
     MUSTER_TRY(const auto row, find_bucket(catalog, bucket));
     MUSTER_TRY(const auto there, catalog.object(row.id, key));
     MUSTER_CHECK(check_condition(condition, there));
@@ -311,7 +312,7 @@ ObjectResult<void> DirectoryStore::remove(std::string_view bucket, std::string_v
 }
 
 ObjectResult<void> DirectoryStore::remove_all(std::string_view bucket, std::span<const std::string> keys) {
-  auto done = writer_.run([&](Catalog& catalog) -> ObjectResult<void> {
+  auto done = writer_.run_freeing([&](Catalog& catalog) -> ObjectResult<void> {
     MUSTER_TRY(const auto row, find_bucket(catalog, bucket));
     for (const auto& key : keys) MUSTER_CHECK(catalog.delete_object(row.id, key));
     return {};

@@ -264,7 +264,7 @@ ObjectResult<ports::Written> DirectoryStore::complete_upload(std::string_view bu
 }
 
 ObjectResult<void> DirectoryStore::abort_upload(std::string_view bucket, std::string_view key, std::string_view id) {
-  auto done = writer_.run([&](Catalog& catalog) -> ObjectResult<void> {
+  auto done = writer_.run_freeing([&](Catalog& catalog) -> ObjectResult<void> {
     MUSTER_TRY(const auto row, find_bucket(catalog, bucket));
     MUSTER_CHECK(find_upload(catalog, row.id, key, id));
     MUSTER_CHECK(catalog.delete_upload(id, true));

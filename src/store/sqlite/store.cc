@@ -1,14 +1,9 @@
 #include "store/sqlite/store.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
-
 #include <optional>
 #include <utility>
 
-#include "base/file.h"
+#include "base/ballast.h"
 #include "base/sqlite.h"
 #include "wire/record/record.h"
 
@@ -31,40 +26,6 @@ CREATE TABLE IF NOT EXISTS record(
   body TEXT NOT NULL,
   PRIMARY KEY (kind, key));
 )sql";
-
-// Space held back for a full disk.
-class Ballast {
- public:
-  Ballast(std::string path, std::uint64_t bytes) : path_(std::move(path)), bytes_(bytes) {}
-
-  bool held() const { return held_ || bytes_ == 0; }
-
-  // Puts it back when there is room for it twice, so that it is not taken from the writes that need it.
-  void restore() {
-    if (held()) return;
-    struct ::statvfs disk {};
-    if (::statvfs(path_.substr(0, path_.rfind('/')).c_str(), &disk) != 0) return;
-    const auto free = static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize;
-    auto file = open_file(path_, O_RDWR | O_CREAT, 0600);
-    if (!file) return;
-    struct ::stat info {};
-    const bool there = ::fstat(file->get(), &info) == 0 &&
-                       static_cast<std::uint64_t>(info.st_blocks) * 512 >= bytes_;
-    held_ = there || (free > 2 * bytes_ && ::posix_fallocate(file->get(), 0, static_cast<off_t>(bytes_)) == 0);
-    if (!held_) ::unlink(path_.c_str());
-  }
-
-  bool release() {
-    if (!held_) return false;
-    held_ = false;
-    return ::unlink(path_.c_str()) == 0;
-  }
-
- private:
-  std::string path_;
-  std::uint64_t bytes_;
-  bool held_ = false;
-};
 
 struct Statements {
   sqlite::Statement meta;

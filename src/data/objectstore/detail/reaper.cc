@@ -81,7 +81,7 @@ Result<bool> Reaper::round() {
   for (const auto& blob : ours) {
     if (!blob.composite) MUSTER_CHECK(folder_.remove(blob.id));
   }
-  auto erased = writer_.run([&](Catalog& catalog) -> ports::ObjectResult<void> {
+  auto erased = writer_.run_freeing([&](Catalog& catalog) -> ports::ObjectResult<void> {
     for (const auto& blob : ours) {
       if (blob.composite) {
         MUSTER_TRY(const auto pieces, catalog.pieces(blob.id));

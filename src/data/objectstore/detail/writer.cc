@@ -1,14 +1,18 @@
 #include "data/objectstore/detail/writer.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace muster::objectstore {
 
 using ports::ObjectFault;
 using ports::ObjectResult;
 
-Writer::Writer(Catalog catalog, std::function<Result<void>()> before_commit)
-    : catalog_(std::move(catalog)), before_commit_(std::move(before_commit)), thread_([this] { loop(); }) {}
+Writer::Writer(Catalog catalog, Ballast ballast, std::function<Result<void>()> before_commit)
+    : catalog_(std::move(catalog)), ballast_(std::move(ballast)), before_commit_(std::move(before_commit)) {
+  ballast_.restore();
+  thread_ = std::thread([this] { loop(); });
+}
 
 Writer::~Writer() {
   {
@@ -19,8 +23,8 @@ Writer::~Writer() {
   thread_.join();
 }
 
-ObjectResult<void> Writer::run(const Work& work, bool* uncertain) {
-  Job job(&work);
+ObjectResult<void> Writer::run(const Work& work, bool* uncertain, bool frees) {
+  Job job(&work, frees);
   {
     const std::lock_guard lock(mutex_);
     waiting_.push_back(&job);
@@ -47,14 +51,37 @@ void Writer::loop() {
   }
 }
 
+namespace {
+
+ports::ObjectError database_failure(const Error& cause) {
+  auto error = cause.with_context("the object store cannot write its metadata");
+  // SQLite's words for SQLITE_FULL; the code is that of every I/O error.
+  if (cause.message.find("database or disk is full") == std::string::npos) return {std::move(error)};
+  return {ObjectFault::storage_full, std::move(error)};
+}
+
+}  // namespace
+
 void Writer::commit(const std::vector<Job*>& batch) {
   bool committing = false;
   auto done = attempt(batch, committing);
-  if (done) return;
-  const auto error = done.error().with_context("the object store cannot write its metadata");
+  if (done) {
+    ballast_.restore();
+    return;
+  }
+  const auto error = database_failure(done.error());
   for (auto* job : batch) {
-    job->result = tl::unexpected(ports::ObjectError(error));
+    job->result = tl::unexpected(error);
     job->uncertain = committing;
+  }
+  if (error.fault != ObjectFault::storage_full) return;
+  std::vector<Job*> freeing;
+  std::copy_if(batch.begin(), batch.end(), std::back_inserter(freeing), [](const Job* job) { return job->frees; });
+  if (freeing.empty()) return;
+  ballast_.release();
+  catalog_.shrink_log();
+  if (auto again = attempt(freeing, committing); !again) {
+    for (auto* job : freeing) job->result = tl::unexpected(database_failure(again.error()));
   }
 }
 
