@@ -295,10 +295,11 @@ int doctor(const Common& common, const std::function<std::vector<DoctorCheck>()>
   const auto found = checks();
   bool failed = false;
   json::Array list;
-  Table table({"", "CHECK", "FOUND", "REMEDY"});
+  std::string text;  // sentences: too long for a table
   for (const auto& check : found) {
     failed = failed || check.state == "fail";
-    table.add({check.state, check.name, check.message, check.remedy});
+    text += check.state + std::string(check.state.size() < 6 ? 6 - check.state.size() : 1, ' ') + check.name + ": " + check.message + "\n";
+    if (!check.remedy.empty()) text += "      remedy: " + check.remedy + "\n";
     json::Object entry;
     entry["state"] = check.state;
     entry["name"] = check.name;
@@ -311,7 +312,7 @@ int doctor(const Common& common, const std::function<std::vector<DoctorCheck>()>
     out["checks"] = std::move(list);
     print_json(out);
   } else {
-    std::cout << table.text();
+    std::cout << text;
   }
   return failed ? kFailed : kOk;
 }
