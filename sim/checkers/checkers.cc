@@ -30,8 +30,23 @@ void Checkers::check_placement(const control::State& durable) {
   }
 }
 
+// Nobody is placed while an earlier job still waits.
+void Checkers::check_order(const control::State& before, const control::State& durable) {
+  const domain::Job* waiting = nullptr;
+  for (const auto& [id, job] : durable.jobs) {
+    const auto old = before.jobs.find(id);
+    const bool waited = old == before.jobs.end() || old->second.phase == domain::Phase::queued;
+    if (job.phase == domain::Phase::queued) {
+      if (waiting == nullptr) waiting = &job;
+    } else if (waited && waiting != nullptr) {
+      violation("job " + job.name + " passes job " + waiting->name + " in the queue");
+    }
+  }
+}
+
 void Checkers::committed(const control::State& before, const control::State& durable) {
   check_placement(durable);
+  check_order(before, durable);
   for (const auto& [id, attempt] : durable.attempts) attempts_[id] = attempt.job;
   for (const auto& [id, job] : before.ended) {
     const auto now = durable.ended.find(id);
@@ -94,6 +109,10 @@ void Checkers::check_outcome(const domain::Job& job, bool hit) {
   }
   if (is(Outcome::failed, Cause::infrastructure)) {
     if (!hit) violation("job " + job.name + " ended " + said + ", but nothing had hit it");
+    if (job.attempts != job.retries + 1) {
+      violation("job " + job.name + " gave up in attempt " + std::to_string(job.attempts) + " of " +
+                std::to_string(job.retries + 1) + ": " + said);
+    }
     return;
   }
   const bool fails = program.failing_rank >= 0 && program.failing_rank < job.nodes;

@@ -37,6 +37,7 @@ class Checkers {
   void ended(const control::State& durable, const SimEngine& engine, const std::map<std::string, domain::Job>& jobs);
 
  private:
+  void check_order(const control::State& before, const control::State& durable);
   void check_placement(const control::State& durable);
   void check_outcome(const domain::Job& job, bool hit);
 
