@@ -22,12 +22,14 @@ def exports(shared):
 
 
 def test_model_trainer_with_source_code_on_two_instances(shared, sagemaker, s3, tmp_path):
-    environment = exports(shared)
+    environment = exports(shared) | {"COLUMNS": "400"}  # the SDK wraps lines at the width of the terminal
     name = unique("sdk")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.csv").write_text("1,2\n")
     script = tmp_path / "launch.py"
     script.write_text(textwrap.dedent(f"""
+        import logging
+        logging.basicConfig(level=logging.INFO)  # the SDK shows job logs by its logger
         from sagemaker.train.model_trainer import ModelTrainer
         from sagemaker.train.configs import Compute, InputData, SourceCode, StoppingCondition
 

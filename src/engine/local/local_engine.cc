@@ -152,7 +152,9 @@ domain::NodeLaunch LocalEngine::Impl::complete(const domain::NodeLaunch& launch,
   full.endpoint_url = options_.endpoint_url;
   full.address = node.address;
   full.interface = "lo";
-  full.credentials_uri = "http://" + node.address + ":0/credentials";
+  // Not the node's own address: botocore before 1.33 takes credentials from 127.0.0.1 only. The port is the
+  // runner's own and the token the job's, so sharing the address gives nothing away.
+  full.credentials_uri = "http://127.0.0.1:0/credentials";
   full.hosts = hosts;
   full.notice = notice(launch, node);
   return full;

@@ -6,8 +6,8 @@
 // of all runners, without polling; the exit handler is called from it.
 //
 // In NodeLaunch, `interface` is "lo", `address` the node's, and credentials_uri is
-// "http://<address>:0/credentials": the runner listens on a free port of that address and gives the job the
-// URI with the port it got.
+// "http://127.0.0.1:0/credentials": the runner listens on a free port and gives the job the URI with the port
+// it got.
 //
 // Threads: all functions may be called by several threads at once. launch() takes a few milliseconds.
 #pragma once

@@ -109,7 +109,7 @@ TEST(LocalEngine, TellsTheRunnerAllAboutItsNode) {
   EXPECT_EQ(launch->endpoint_url, "http://127.0.0.1:9999");
   EXPECT_EQ(launch->address, "127.77.0.2");
   EXPECT_EQ(launch->interface, "lo");
-  EXPECT_EQ(launch->credentials_uri, "http://127.77.0.2:0/credentials");
+  EXPECT_EQ(launch->credentials_uri, "http://127.0.0.1:0/credentials");
   ASSERT_EQ(launch->hosts.size(), 2U);
   EXPECT_EQ(launch->hosts[0].name, "algo-1");
   EXPECT_EQ(launch->hosts[0].address, "127.77.0.1");
