@@ -1,0 +1,76 @@
+"""./quickstart with a few steps: the whole path, and that Ctrl-C leaves nothing."""
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+from conftest import BIN, ROOT
+
+
+def start(data, *more):
+    return subprocess.Popen([ROOT / "quickstart", "--data", data, "--steps", "3", *more], text=True,
+                            env=os.environ | {"MUSTER_BIN": str(BIN)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            start_new_session=True)
+
+
+def processes_of(data):
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and str(data).encode() in (entry / "cmdline").read_bytes():
+                found.append(entry.name)
+        except OSError:
+            pass
+    return found
+
+
+def test_whole_path_and_clean(tmp_path):
+    data = tmp_path / "data"
+    run = start(data)
+    out, _ = run.communicate(timeout=600)
+    assert run.returncode == 0, out
+    before, after = re.search(r"held-out text +([0-9.]+) -> ([0-9.]+) bits", out).groups()
+    assert float(after) < float(before)
+    first, last = re.search(r"training loss +([0-9.]+) -> ([0-9.]+) nats", out).groups()
+    assert float(last) < float(first)
+    assert re.search(r"model +s3://quickstart/models/\S+/output/model\.tar\.gz", out)
+    for phase in ("text", "tokenizer", "tokens", "training", "sample"):
+        assert re.search(rf"^  {phase} +[0-9.]+ s$", out, re.M), phase
+    assert processes_of(data) == []
+    # What it says to type next serves the same jobs again.
+    muster = [BIN / "muster", "--data", data]
+    subprocess.run([*muster, "up", "--detach"], check=True, stdout=subprocess.DEVNULL, timeout=60)
+    jobs = subprocess.run([*muster, "jobs"], check=True, capture_output=True, text=True, timeout=60).stdout
+    assert len(re.findall(r"quickstart-\S+ .*Completed", jobs)) == 3, jobs
+    cleaned = subprocess.run([ROOT / "quickstart", "--clean", "--data", data], capture_output=True, text=True, timeout=60,
+                             env=os.environ | {"MUSTER_BIN": str(BIN)})
+    assert cleaned.returncode == 0, cleaned.stderr
+    assert not data.exists() and processes_of(data) == []
+
+
+@pytest.mark.parametrize("moment", ["== Text to S3", "== Processing job: a tokenizer", "== Training job", "eval step=0"])
+def test_interrupt_leaves_nothing(tmp_path, moment):
+    data = tmp_path / "data"
+    run = start(data)
+    for line in run.stdout:
+        if moment in line:
+            break
+    began = time.monotonic()
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert time.monotonic() - began < 20
+    assert processes_of(data) == []
+
+
+def test_wrong_arguments():
+    for arguments, words in ((["--steps", "many"], "--steps needs a number"), (["--bogus"], "unknown argument --bogus"),
+                             (["--data"], "--data needs a folder")):
+        run = subprocess.run([ROOT / "quickstart", *arguments], capture_output=True, text=True, timeout=20)
+        assert run.returncode == 2 and words in run.stderr
+    run = subprocess.run([ROOT / "quickstart", "--clean", "--data", "/nothing-here"], capture_output=True, text=True,
+                         timeout=20)
+    assert run.returncode == 1 and "nothing removed" in run.stderr
