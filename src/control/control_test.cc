@@ -91,6 +91,15 @@ TEST_F(ControlTest, StrangersAndOldIncarnationsAreStaleAndLeaveNoTrace) {
   EXPECT_EQ(control.state.guards.size(), 2U);
 }
 
+TEST_F(ControlTest, ALostRankIsStaleWhileItsJobLives) {
+  control.report(launch(1), 1, RankPhase::preparing);
+  control.send(RankGone{launch(1), "killed"});
+  EXPECT_EQ(rank(1).phase, RankPhase::lost);
+  EXPECT_EQ(control.report(launch(1), 2, RankPhase::ready).answer, ReportAnswer::stale);
+  EXPECT_FALSE(desired(control.state, launch(1)));
+  EXPECT_TRUE(desired(control.state, launch(0))->stop);
+}
+
 TEST_F(ControlTest, ARunnerThatBreaksTheProtocolIsRefusedWithWords) {
   const auto refused = [](const Reply& reply) { return reply.error ? reply.error->message : "accepted"; };
   EXPECT_EQ(refused(control.report(launch(0), 1, RankPhase::running)),

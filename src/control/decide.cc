@@ -288,7 +288,8 @@ Decision decide(const State& state, const Event& event, Time now) { return std::
 domain::Commit schedule(const State& state, Time now) {
   domain::Commit commit;
   if (!state.inventory_known) return commit;
-  const auto queue = detail::queue(state);
+  // Every gang takes a node, and the first that does not fit ends the cycle.
+  const auto queue = detail::queue(state, state.nodes.size() + 1);
   if (queue.empty()) return commit;
   auto counters = state.counters;
   for (const auto& admission : scheduler::plan(detail::snapshot(state), queue).admitted) {

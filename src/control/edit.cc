@@ -192,9 +192,10 @@ scheduler::Snapshot snapshot(const State& state) {
   return result;
 }
 
-std::vector<scheduler::Gang> queue(const State& state) {
+std::vector<scheduler::Gang> queue(const State& state, std::size_t gangs_max) {
   std::vector<scheduler::Gang> result;
   for (const auto& [id, job] : state.jobs) {
+    if (result.size() == gangs_max) break;
     if (job.phase == Phase::queued) result.push_back({id, job.name, job.nodes});
   }
   return result;
