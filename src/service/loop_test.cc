@@ -149,6 +149,24 @@ TEST_F(LoopTest, ALookAtTheEngineFromBeforeAReloadIsIgnored) {
   EXPECT_FALSE(loop_.state().inventory_known);
 }
 
+// Otherwise a stop could end the job, and free its nodes, while its launch is still under way.
+TEST_F(LoopTest, AReloadRemembersTheLaunchesInHand) {
+  submit("a");
+  loop_.step();
+  answer_refresh(1);
+  loop_.step();
+  ASSERT_EQ(loop_.state().launching.size(), 1U);
+  store_.fail_after(0);
+  submit("b");
+  loop_.step();
+  store_.heal();
+  EXPECT_EQ(loop_.state().launching.size(), 1U);
+  loop_.post(control::StopJob{domain::JobKind::training, "a"});
+  answer_refresh(1);
+  loop_.step();
+  EXPECT_EQ(loop_.state().jobs.size(), 1U);  // ends when the launch has
+}
+
 TEST_F(LoopTest, AFencedLoopEnds) {
   ASSERT_TRUE(store_.open_epoch());
   submit("a");
