@@ -1,4 +1,4 @@
-// Shared by training.cc and processing.cc; not for others.
+// Shared by the files of this folder; not for others. Handlers call these from many threads.
 #pragma once
 
 #include <optional>
@@ -49,6 +49,25 @@ std::string rehearsal_notice(std::string_view instance_type);
 
 std::vector<std::string> string_list(const json::Object& object, std::string_view name);
 std::map<std::string, std::string> string_map(const json::Object& object, std::string_view name);
+
+// Create*: each reads the members that both kinds of job have, at the place `path` names in what is refused.
+std::int64_t max_runtime_seconds(const json::Object& request);
+control::SubmitJob begin_job(domain::JobKind kind, const std::string& name, const json::Object& request,
+                             const Caller& caller);
+void read_nodes(const Context& context, const json::Object& resources, const std::string& path,
+                control::SubmitJob& command, Problems& problems);
+void read_program(const Context& context, const json::Object& specification, const std::string& path,
+                  const std::string& image_member, domain::Workload& workload, Problems& problems);
+void read_s3_source(const Context& context, const json::Object& s3, const std::string& path,
+                    domain::Channel& channel, Problems& problems);
+// `member` is the full name of object[name].
+void check_file_mode(const std::string& member, const json::Object& object, std::string_view name,
+                     Problems& problems);
+void check_none(const std::string& member, const json::Object& object, std::string_view name, Problems& problems);
+void check_local_path(const std::string& member, const std::string& path, Problems& problems);
+// Names of channels differ within a job.
+void add_channel(domain::Channel channel, const std::string& name_member, domain::Workload& workload,
+                 Problems& problems);
 
 // List*: filters, sorting and paging that training and processing jobs share. `show` writes one summary.
 // NextToken names the last job shown, so jobs that arrive between pages neither repeat nor hide others.

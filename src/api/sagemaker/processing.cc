@@ -1,6 +1,4 @@
 // Processing jobs: CreateProcessingJob, DescribeProcessingJob, ListProcessingJobs, StopProcessingJob.
-#include <set>
-
 #include "api/sagemaker/detail.h"
 #include "api/sagemaker/status.h"
 
@@ -8,13 +6,6 @@ namespace muster::api::sagemaker::detail {
 namespace {
 
 using domain::JobKind;
-
-constexpr std::int64_t kMaxRuntimeDefault = 86'400;  // seconds
-
-void check_local_path(const std::string& path, const std::string& member, Problems& problems) {
-  problems.add_if(path.rfind("/opt/ml/", 0) != 0 || path.find("/../") != std::string::npos,
-                  member + " is \"" + path + "\", it must be below /opt/ml/: nothing else is private to the job");
-}
 
 domain::Channel make_input(const Context& context, const json::Object& input, const std::string& path,
                            Problems& problems) {
@@ -25,21 +16,11 @@ domain::Channel make_input(const Context& context, const json::Object& input, co
     problems.add(path + ".S3Input is needed: other sources are not supported by this version");
     return out;
   }
-  out.s3_uri = json::opt_string(*s3, "S3Uri").value_or("");
   out.local_path = json::opt_string(*s3, "LocalPath").value_or("/opt/ml/processing/input/" + out.name);
-  check_bucket(context, path + ".S3Input.S3Uri", out.s3_uri, problems);
-  check_local_path(out.local_path, path + ".S3Input.LocalPath", problems);
-  const auto type = json::opt_string(*s3, "S3DataType").value_or("");
-  problems.add_if(type != "S3Prefix",
-                  path + ".S3Input.S3DataType " + type + " is not supported by this version; use S3Prefix");
-  const auto mode = json::opt_string(*s3, "S3InputMode").value_or("File");
-  problems.add_if(mode != "File", path + ".S3Input.S3InputMode " + mode + " is not supported by this version; use File");
-  const auto compression = json::opt_string(*s3, "S3CompressionType").value_or("None");
-  problems.add_if(compression != "None",
-                  path + ".S3Input.S3CompressionType " + compression + " goes with Pipe mode only; use None");
-  if (json::opt_string(*s3, "S3DataDistributionType").value_or("") == "ShardedByS3Key") {
-    out.distribution = domain::Distribution::sharded_by_s3_key;
-  }
+  read_s3_source(context, *s3, path + ".S3Input", out, problems);
+  check_local_path(path + ".S3Input.LocalPath", out.local_path, problems);
+  check_file_mode(path + ".S3Input.S3InputMode", *s3, "S3InputMode", problems);
+  check_none(path + ".S3Input.S3CompressionType", *s3, "S3CompressionType", problems);
   return out;
 }
 
@@ -47,13 +28,10 @@ void add_inputs(const Context& context, const json::Object& request, domain::Wor
                 Problems& problems) {
   const auto* list = json::opt_array(request, "ProcessingInputs");
   if (list == nullptr) return;
-  std::set<std::string> names;
   for (std::size_t i = 0; i < list->size(); ++i) {
     const auto path = "ProcessingInputs[" + std::to_string(i) + "]";
-    auto input = make_input(context, (*list)[i].as_object(), path, problems);
-    problems.add_if(!names.insert(input.name).second,
-                    path + ".InputName \"" + input.name + "\" is used twice; names must differ");
-    workload.channels.push_back(std::move(input));
+    add_channel(make_input(context, (*list)[i].as_object(), path, problems), path + ".InputName", workload,
+                problems);
   }
 }
 
@@ -76,7 +54,7 @@ void add_outputs(const Context& context, const json::Object& request, domain::Wo
     output.s3_uri = json::opt_string(*s3, "S3Uri").value_or("");
     output.continuous = json::opt_string(*s3, "S3UploadMode").value_or("EndOfJob") == "Continuous";
     check_bucket(context, path + ".S3Output.S3Uri", output.s3_uri, problems);
-    check_local_path(output.local_path, path + ".S3Output.LocalPath", problems);
+    check_local_path(path + ".S3Output.LocalPath", output.local_path, problems);
     workload.outputs.push_back(std::move(output));
   }
 }
@@ -96,51 +74,22 @@ std::string job_config(const json::Object& request, const std::string& job_arn) 
 
 ApiResult<json::Object> create(const Context& context, const json::Object& request, const Caller& caller) {
   Problems problems;
-  control::SubmitJob command;
-  command.kind = JobKind::processing;
-  command.name = json::opt_string(request, "ProcessingJobName").value_or("");
-  auto seconds = kMaxRuntimeDefault;
-  if (const auto* condition = json::opt_object(request, "StoppingCondition")) {
-    seconds = json::opt_int(*condition, "MaxRuntimeInSeconds").value_or(kMaxRuntimeDefault);
-  }
-  command.max_runtime = std::chrono::seconds(seconds);
-  auto& workload = command.workload;
-  workload.kind = command.kind;
-  workload.job_name = command.name;
-  workload.job_arn = arn(caller, command.kind, command.name);
-  workload.region = caller.region;
-  workload.role_arn = json::opt_string(request, "RoleArn").value_or("");
-  workload.max_runtime = command.max_runtime;
-  workload.grace = command.grace;
-  const auto* cluster = cluster_config(request);
-  if (cluster == nullptr) {
-    problems.add("ProcessingResources.ClusterConfig is required and missing");
+  auto command =
+      begin_job(JobKind::processing, json::opt_string(request, "ProcessingJobName").value_or(""), request, caller);
+  if (const auto* cluster = cluster_config(request)) {
+    read_nodes(context, *cluster, "ProcessingResources.ClusterConfig", command, problems);
   } else {
-    command.nodes = static_cast<int>(json::opt_int(*cluster, "InstanceCount").value_or(0));
-    workload.instance_type = json::opt_string(*cluster, "InstanceType").value_or("");
-    problems.add_if(command.nodes < 1, "ProcessingResources.ClusterConfig.InstanceCount is " +
-                                           std::to_string(command.nodes) + ", at least 1 is needed");
-    if (workload.instance_type.empty()) {
-      problems.add("ProcessingResources.ClusterConfig.InstanceType is required and missing");
-    } else {
-      check_instance_type(context, "ProcessingResources.ClusterConfig.InstanceType", workload.instance_type, problems);
-    }
+    problems.add("ProcessingResources.ClusterConfig is required and missing");
   }
+  auto& workload = command.workload;
   if (const auto* app = json::opt_object(request, "AppSpecification")) {
-    workload.image = json::opt_string(*app, "ImageUri").value_or("");
-    workload.program = check_image(context, "AppSpecification.ImageUri", workload.image, problems);
-    workload.entrypoint = string_list(*app, "ContainerEntrypoint");
-    workload.arguments = string_list(*app, "ContainerArguments");
-    problems.add_if(workload.program == "host" && workload.entrypoint.empty(),
-                    "AppSpecification.ContainerEntrypoint is needed with image \"" + workload.image +
-                        "\", which runs on the machine's own root file system and has no command of its own");
+    read_program(context, *app, "AppSpecification", "ImageUri", workload, problems);
   }
   if (const auto* network = json::opt_object(request, "NetworkConfig")) {
     problems.add_if(json::opt_bool(*network, "EnableNetworkIsolation").value_or(false),
                     "NetworkConfig.EnableNetworkIsolation cannot be enforced: local nodes share the machine's "
                     "network; use false");
   }
-  workload.environment = string_map(request, "Environment");
   add_inputs(context, request, workload, problems);
   add_outputs(context, request, workload, problems);
   if (!problems.empty()) return problems.refuse();

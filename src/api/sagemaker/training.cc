@@ -1,17 +1,13 @@
 // Training jobs: CreateTrainingJob, DescribeTrainingJob, ListTrainingJobs, StopTrainingJob.
-#include <set>
-
 #include "api/sagemaker/detail.h"
 #include "api/sagemaker/status.h"
-#include "base/text.h"
 
 namespace muster::api::sagemaker::detail {
 namespace {
 
 using domain::JobKind;
 
-constexpr std::int64_t kMaxRuntimeDefault = 86'400;     // seconds
-constexpr std::int64_t kMaxRuntimeMost = 2'419'200;     // 28 days
+constexpr std::int64_t kMaxRuntimeMost = 2'419'200;  // seconds: 28 days
 
 std::string without_trailing_slash(std::string uri) {
   while (!uri.empty() && uri.back() == '/') uri.pop_back();
@@ -41,27 +37,16 @@ domain::Channel make_channel(const Context& context, const json::Object& channel
   out.content_type = json::opt_string(channel, "ContentType").value_or("");
   out.record_wrapper = json::opt_string(channel, "RecordWrapperType").value_or("None");
   problems.add_if(out.name == "." || out.name == "..", path + ".ChannelName may not be \"" + out.name + "\"");
-  const auto mode = json::opt_string(channel, "InputMode").value_or("File");
-  problems.add_if(mode != "File", path + ".InputMode " + mode + " is not supported by this version; use File");
-  const auto compression = json::opt_string(channel, "CompressionType").value_or("None");
-  problems.add_if(compression != "None",
-                  path + ".CompressionType " + compression + " goes with Pipe mode only; use None");
-  problems.add_if(out.record_wrapper != "None",
-                  path + ".RecordWrapperType " + out.record_wrapper + " goes with Pipe mode only; use None");
+  check_file_mode(path + ".InputMode", channel, "InputMode", problems);
+  check_none(path + ".CompressionType", channel, "CompressionType", problems);
+  check_none(path + ".RecordWrapperType", channel, "RecordWrapperType", problems);
   const auto* source = json::opt_object(channel, "DataSource");
   const auto* s3 = source == nullptr ? nullptr : json::opt_object(*source, "S3DataSource");
   if (s3 == nullptr) {
     problems.add(path + ".DataSource must be an S3DataSource: other sources are not supported by this version");
-    return out;
+  } else {
+    read_s3_source(context, *s3, path + ".DataSource.S3DataSource", out, problems);
   }
-  out.s3_uri = json::opt_string(*s3, "S3Uri").value_or("");
-  const auto type = json::opt_string(*s3, "S3DataType").value_or("");
-  problems.add_if(type != "S3Prefix",
-                  path + ".DataSource.S3DataSource.S3DataType " + type + " is not supported by this version; use S3Prefix");
-  if (json::opt_string(*s3, "S3DataDistributionType").value_or("") == "ShardedByS3Key") {
-    out.distribution = domain::Distribution::sharded_by_s3_key;
-  }
-  check_bucket(context, path + ".DataSource.S3DataSource.S3Uri", out.s3_uri, problems);
   return out;
 }
 
@@ -69,13 +54,10 @@ void add_channels(const Context& context, const json::Object& request, domain::W
                   Problems& problems) {
   const auto* list = json::opt_array(request, "InputDataConfig");
   if (list == nullptr) return;
-  std::set<std::string> names;
   for (std::size_t i = 0; i < list->size(); ++i) {
     const auto path = "InputDataConfig[" + std::to_string(i) + "]";
-    auto channel = make_channel(context, (*list)[i].as_object(), path, problems);
-    problems.add_if(!names.insert(channel.name).second,
-                    path + ".ChannelName \"" + channel.name + "\" is used twice; names must differ");
-    workload.channels.push_back(std::move(channel));
+    add_channel(make_channel(context, (*list)[i].as_object(), path, problems), path + ".ChannelName", workload,
+                problems);
   }
 }
 
@@ -98,14 +80,27 @@ void add_outputs(const Context& context, const json::Object& request, domain::Wo
   };
   add("model", "/opt/ml/model");
   add("output", "/opt/ml/output/data");
-  if (const auto* checkpoint = json::opt_object(request, "CheckpointConfig")) {
-    workload.checkpoint.s3_uri = json::opt_string(*checkpoint, "S3Uri").value_or("");
-    workload.checkpoint.local_path = json::opt_string(*checkpoint, "LocalPath").value_or("/opt/ml/checkpoints");
-    check_bucket(context, "CheckpointConfig.S3Uri", workload.checkpoint.s3_uri, problems);
-    problems.add_if(workload.checkpoint.local_path.rfind("/opt/ml/", 0) != 0,
-                    "CheckpointConfig.LocalPath is \"" + workload.checkpoint.local_path +
-                        "\", it must be below /opt/ml/: nothing else is private to the job");
+}
+
+void add_checkpoint(const Context& context, const json::Object& request, domain::CheckpointSync& sync,
+                    Problems& problems) {
+  const auto* checkpoint = json::opt_object(request, "CheckpointConfig");
+  if (checkpoint == nullptr) return;
+  sync.s3_uri = json::opt_string(*checkpoint, "S3Uri").value_or("");
+  sync.local_path = json::opt_string(*checkpoint, "LocalPath").value_or("/opt/ml/checkpoints");
+  check_bucket(context, "CheckpointConfig.S3Uri", sync.s3_uri, problems);
+  check_local_path("CheckpointConfig.LocalPath", sync.local_path, problems);
+}
+
+void add_algorithm(const Context& context, const json::Object& request, domain::Workload& workload,
+                   Problems& problems) {
+  const auto* algorithm = json::opt_object(request, "AlgorithmSpecification");
+  if (algorithm == nullptr || !algorithm->contains("TrainingImage")) {
+    return problems.add(
+        "AlgorithmSpecification.TrainingImage is required and missing (AlgorithmName is not supported)");
   }
+  read_program(context, *algorithm, "AlgorithmSpecification", "TrainingImage", workload, problems);
+  check_file_mode("AlgorithmSpecification.TrainingInputMode", *algorithm, "TrainingInputMode", problems);
 }
 
 // What this version cannot do, refused by name.
@@ -127,68 +122,36 @@ void refuse_unsupported(const json::Object& request, Problems& problems) {
   }
 }
 
-Millis max_runtime(const json::Object& request, Problems& problems) {
-  auto seconds = kMaxRuntimeDefault;
-  if (const auto* condition = json::opt_object(request, "StoppingCondition")) {
-    seconds = json::opt_int(*condition, "MaxRuntimeInSeconds").value_or(kMaxRuntimeDefault);
-    const auto wait = json::opt_int(*condition, "MaxWaitTimeInSeconds");
-    problems.add_if(wait && *wait < seconds, "StoppingCondition.MaxWaitTimeInSeconds is " +
-                                                 std::to_string(wait.value_or(0)) + ", less than MaxRuntimeInSeconds " +
-                                                 std::to_string(seconds));
-  }
+void check_max_runtime(const json::Object& request, Problems& problems) {
+  const auto seconds = max_runtime_seconds(request);
   problems.add_if(seconds > kMaxRuntimeMost, "StoppingCondition.MaxRuntimeInSeconds is " + std::to_string(seconds) +
                                                  ", at most " + std::to_string(kMaxRuntimeMost) + " is allowed");
-  return std::chrono::seconds(seconds);
+  const auto* condition = json::opt_object(request, "StoppingCondition");
+  if (condition == nullptr) return;
+  const auto wait = json::opt_int(*condition, "MaxWaitTimeInSeconds");
+  problems.add_if(wait && *wait < seconds, "StoppingCondition.MaxWaitTimeInSeconds is " +
+                                               std::to_string(wait.value_or(0)) + ", less than MaxRuntimeInSeconds " +
+                                               std::to_string(seconds));
 }
 
 ApiResult<json::Object> create(const Context& context, const json::Object& request, const Caller& caller) {
   Problems problems;
   refuse_unsupported(request, problems);
-  control::SubmitJob command;
-  command.kind = JobKind::training;
-  command.name = json::opt_string(request, "TrainingJobName").value_or("");
-  command.max_runtime = max_runtime(request, problems);
+  check_max_runtime(request, problems);
+  auto command =
+      begin_job(JobKind::training, json::opt_string(request, "TrainingJobName").value_or(""), request, caller);
   if (const auto* retry = json::opt_object(request, "RetryStrategy")) {
     command.retries = static_cast<int>(json::opt_int(*retry, "MaximumRetryAttempts").value_or(0));
   }
-  auto& workload = command.workload;
-  workload.kind = command.kind;
-  workload.job_name = command.name;
-  workload.job_arn = arn(caller, command.kind, command.name);
-  workload.region = caller.region;
-  workload.role_arn = json::opt_string(request, "RoleArn").value_or("");
-  workload.max_runtime = command.max_runtime;
-  workload.grace = command.grace;
   if (const auto* resources = json::opt_object(request, "ResourceConfig")) {
-    command.nodes = static_cast<int>(json::opt_int(*resources, "InstanceCount").value_or(0));
-    workload.instance_type = json::opt_string(*resources, "InstanceType").value_or("");
-    problems.add_if(command.nodes < 1, "ResourceConfig.InstanceCount is " + std::to_string(command.nodes) +
-                                           ", at least 1 is needed");
-    problems.add_if(workload.instance_type.empty(), "ResourceConfig.InstanceType is required and missing");
-    if (!workload.instance_type.empty()) {
-      check_instance_type(context, "ResourceConfig.InstanceType", workload.instance_type, problems);
-    }
+    read_nodes(context, *resources, "ResourceConfig", command, problems);
   }
-  const auto* algorithm = json::opt_object(request, "AlgorithmSpecification");
-  const auto image = algorithm == nullptr ? std::nullopt : json::opt_string(*algorithm, "TrainingImage");
-  if (!image) {
-    problems.add("AlgorithmSpecification.TrainingImage is required and missing (AlgorithmName is not supported)");
-  } else {
-    workload.image = *image;
-    workload.program = check_image(context, "AlgorithmSpecification.TrainingImage", *image, problems);
-    const auto mode = json::opt_string(*algorithm, "TrainingInputMode").value_or("File");
-    problems.add_if(mode != "File", "AlgorithmSpecification.TrainingInputMode " + mode +
-                                        " is not supported by this version; use File");
-    workload.entrypoint = string_list(*algorithm, "ContainerEntrypoint");
-    workload.arguments = string_list(*algorithm, "ContainerArguments");
-    problems.add_if(workload.program == "host" && workload.entrypoint.empty(),
-                    "AlgorithmSpecification.ContainerEntrypoint is needed with image \"" + *image +
-                        "\", which runs on the machine's own root file system and has no command of its own");
-  }
-  workload.environment = string_map(request, "Environment");
+  auto& workload = command.workload;
   workload.hyperparameters = string_map(request, "HyperParameters");
+  add_algorithm(context, request, workload, problems);
   add_channels(context, request, workload, problems);
   add_outputs(context, request, workload, problems);
+  add_checkpoint(context, request, workload.checkpoint, problems);
   if (!problems.empty()) return problems.refuse();
   command.request = json::dump(request);
   return submit(context, std::move(command), caller, "TrainingJobArn");
