@@ -3,7 +3,8 @@
 // In two steps, because the body comes last: identify() looks at the head only (claim, time, key); verify()
 // checks the signature once the payload hash is known, for S3 at once, for the others after the body.
 //
-// Thread-safe. Does not wait for the control thread, except the first time that an access key is seen.
+// Thread-safe. Waits for the control thread the first time that an access key is seen, and for each request that
+// is signed with the session of a job (is its launch alive?).
 #pragma once
 
 #include <map>
