@@ -125,6 +125,7 @@ def test_keys_stay_as_they_are(s3, bucket):
     assert listed == sorted(keys, key=lambda k: k.encode())
     for key in keys:
         assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == key.encode()
+    s3.delete_object(Bucket=bucket, Key=keys.pop())  # \x01 has no form in XML 1.0, so no client reads its answer
     gone = s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": k} for k in keys]})
     assert len(gone["Deleted"]) == len(keys)
     with pytest.raises(s3.exceptions.NoSuchKey):
