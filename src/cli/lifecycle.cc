@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <set>
 #include <thread>
 
 #include "base/text.h"
@@ -79,6 +80,19 @@ void print_service(const Common& common, const std::string& url, std::string_vie
             << "Stop      muster down" << flag << "\n";
 }
 
+// What keeps jobs apart here and what does not: said when the service starts, so that nobody has to ask.
+void print_isolation(const Endpoint& endpoint) {
+  auto client = Client::create(endpoint);
+  const auto facts = client ? client->get("/api/v1/service") : tl::unexpected(client.error());
+  if (!facts) return;  // it serves; `muster doctor` says the same
+  const auto list = [&](std::string_view name) {
+    const auto* lines = json::opt_array(*facts, name);
+    return lines == nullptr ? std::vector<std::string>{} : json::string_list(*lines);
+  };
+  std::cout << "Isolation " << join(list("isolation"), ", ") << "\n";
+  for (const auto& line : list("not_isolated")) std::cout << "Missing   " << line << "\n";
+}
+
 // Starts musterd in a session of its own; answers its pid. What it says before it answers goes to `output`.
 Result<int> spawn(const std::vector<std::string>& command, const std::string& output) {
   const int pid = ::fork();
@@ -115,6 +129,7 @@ int up_detached(const Common& common, const UpOptions& options, const data::Data
     return print_error({ErrorCode::internal, ended ? said : "musterd did not answer within 30 s; see " + directory.log_file()});
   }
   print_service(common, directory.endpoint().value_or(""), "Serving  ");
+  if (const auto endpoint = endpoint_of(directory); endpoint && !common.as_json) print_isolation(*endpoint);
   return kOk;
 }
 
@@ -133,7 +148,7 @@ int up(const Common& common, const UpOptions& options) {
 
 namespace {
 
-// Live jobs by name; empty when the service does not answer.
+// Live jobs by name, at most 100 of each kind and status.
 Result<std::vector<std::string>> live_jobs(Client& client) {
   std::vector<std::string> names;
   for (const bool training : {true, false}) {
@@ -166,19 +181,25 @@ int down_now(const data::DataDirectory& directory, std::optional<int> pid, const
   return kOk;
 }
 
-Result<void> stop_all(Client& client, const std::vector<std::string>& jobs) {
-  for (const auto& name : jobs) {
-    MUSTER_TRY(const auto job, find_job(client, name));
-    json::Object request;
-    request[job.training ? "TrainingJobName" : "ProcessingJobName"] = name;
-    const auto stopped = client.sagemaker(job.training ? "StopTrainingJob" : "StopProcessingJob", request);
-    if (!stopped && stopped.error().code != ErrorCode::invalid_argument) return tl::unexpected(stopped.error());
-    std::cout << "Stopping  " << name << std::endl;
-  }
-  // Bounded by the jobs' grace and their uploads.
+Result<void> ask_to_stop(Client& client, const std::string& name) {
+  MUSTER_TRY(const auto job, find_job(client, name));
+  json::Object request;
+  request[job.training ? "TrainingJobName" : "ProcessingJobName"] = name;
+  const auto stopped = client.sagemaker(job.training ? "StopTrainingJob" : "StopProcessingJob", request);
+  if (!stopped && stopped.error().code != ErrorCode::invalid_argument) return tl::unexpected(stopped.error());
+  std::cout << "Stopping  " << name << std::endl;
+  return {};
+}
+
+// Until none is left: live_jobs() names at most a page of each kind. Bounded by the jobs' grace and their uploads.
+Result<void> stop_all(Client& client) {
+  std::set<std::string> told;
   for (;;) {
-    MUSTER_TRY(const auto left, live_jobs(client));
-    if (left.empty()) return {};
+    MUSTER_TRY(const auto jobs, live_jobs(client));
+    if (jobs.empty()) return {};
+    for (const auto& name : jobs) {
+      if (told.insert(name).second) MUSTER_CHECK(ask_to_stop(client, name));
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
 }
@@ -205,7 +226,7 @@ int down(const Common& common, const DownOptions& options, const KillAll& kill_a
       return print_error({ErrorCode::failed_precondition, std::to_string(jobs->size()) + (jobs->size() == 1 ? " job runs (" : " jobs run (") + join(*jobs, ", ") +
                                                               "): add --stop-jobs to stop them first, --leave-jobs to let them run on, or --now to kill everything"});
     }
-    if (auto stopped = stop_all(*client, *jobs); !stopped) return print_error(stopped.error());
+    if (auto stopped = stop_all(*client); !stopped) return print_error(stopped.error());
   }
   ::kill(*pid, SIGTERM);
   if (!wait_until(std::chrono::seconds(20), [&] { return gone(*pid); })) {

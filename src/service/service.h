@@ -5,8 +5,8 @@
 // the transaction fails the whole State is loaded again, every command of the batch is answered
 // `unavailable`, and no effect leaves.
 //
-// Service::step() is that loop's body. musterd's control thread calls it (Runner below); the simulation calls
-// it with its own ports and clock: the same code.
+// Loop::step() (loop.h) is that loop's body. musterd's control thread calls it (running.h); the simulation
+// calls it with its own ports and clock: the same code.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // The runner protocol's server side: reports, commands, logs and credentials of one launch.
 // docs/formats/runner-protocol.md. Authorised by the launch's own token, never by SigV4.
 //
-// Threading: any. Commands are long polls and hold no thread. Logs do not pass through the control thread but
-// to learn once which stream a launch writes.
+// Threading: any. Commands are long polls and hold no thread. Each batch of logs asks the control thread
+// which stream its launch writes, and whether it is stale; the lines do not pass through it.
 #pragma once
 
 #include <map>
