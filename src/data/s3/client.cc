@@ -27,17 +27,16 @@ std::optional<std::uint64_t> first_of_content_range(std::string_view text) {
   return static_cast<std::uint64_t>(*first);
 }
 
-// The checksum of a whole object, if the server told one that we know; composite ones (of parts) are not
-// that.
-struct Expected {
-  crypto::Digest kind;
-  std::string value;
-};
-std::optional<Expected> checksum_of(const net::Headers& headers) {
-  for (const auto kind : {crypto::Digest::crc32c, crypto::Digest::crc32, crypto::Digest::crc64nvme}) {
+// "sOO8/Q==" of a whole object, "sOO8/Q==-3" of one in three parts.
+std::optional<Checksum> checksum_of(const net::Headers& headers) {
+  for (const auto kind : {crypto::Digest::crc32c, crypto::Digest::crc64nvme, crypto::Digest::crc32}) {
     const auto value = headers.get("x-amz-checksum-" + to_lower(crypto::to_string(kind)));
-    if (!value.empty() && value.find('-') == std::string_view::npos)
-      return Expected{kind, std::string(value)};
+    if (value.empty()) continue;
+    const auto dash = value.find('-');
+    if (dash == std::string_view::npos) return Checksum{kind, std::string(value), 0};
+    const auto parts = parse_int(value.substr(dash + 1));
+    if (parts && *parts > 0)
+      return Checksum{kind, std::string(value.substr(0, dash)), static_cast<int>(*parts)};
   }
   return std::nullopt;
 }
@@ -48,6 +47,7 @@ ObjectInfo info_of(const Place& place, const net::Headers& headers) {
   info.etag = detail::without_quotes(headers.get("ETag"));
   info.modified = parse_http_date(headers.get("Last-Modified")).value_or(Time{});
   const auto length = parse_int(headers.get("Content-Length")).value_or(0);
+  info.checksum = checksum_of(headers);
   info.size =
       total_of_content_range(headers.get("Content-Range")).value_or(static_cast<std::uint64_t>(length));
   return info;
@@ -65,6 +65,7 @@ class S3Client final : public Client {
                             const std::function<Result<void>(ListPage)>& page) override;
   Result<GetResult> get_object(const Place& place, const GetOptions& options, const Sink& sink) override;
   Result<ObjectInfo> head_object(const Place& place) override;
+  Result<std::uint64_t> part_size(const Place& place, int number) override;
   Result<std::string> put_object(const Place& place, const Body& body, const PutOptions& options) override;
   Result<void> delete_object(const Place& place) override;
   Result<std::vector<std::pair<std::string, Error>>> delete_objects(
@@ -142,7 +143,8 @@ class Download {
       return wrong("asked for ETag " + options_.if_match + ", got " + result_.info.etag);
     }
     options_.if_match = result_.info.etag;  // of all that follows
-    expected_ = options_.range ? std::nullopt : checksum_of(headers);
+    expected_ = options_.range ? std::nullopt : result_.info.checksum;
+    if (expected_ && expected_->parts > 0) expected_.reset();  // needs the borders of the parts
     if (expected_) hasher_.emplace(expected_->kind);
     return {};
   }
@@ -163,7 +165,7 @@ class Download {
   const Client::Sink& sink_;
   GetResult result_;
   std::uint64_t delivered_ = 0;
-  std::optional<Expected> expected_;
+  std::optional<Checksum> expected_;
   std::optional<crypto::Hasher> hasher_;
 };
 
@@ -195,9 +197,22 @@ Result<GetResult> S3Client::get_object(const Place& place, const GetOptions& opt
 }
 
 Result<ObjectInfo> S3Client::head_object(const Place& place) {
-  MUSTER_TRY(const auto answer,
-             transport_->send({.operation = "HeadObject", .method = "HEAD", .place = place}));
+  Call call{.operation = "HeadObject", .method = "HEAD", .place = place};
+  call.headers.set("x-amz-checksum-mode", "ENABLED");
+  MUSTER_TRY(const auto answer, transport_->send(call));
   return info_of(place, answer.headers);
+}
+
+Result<std::uint64_t> S3Client::part_size(const Place& place, int number) {
+  Call call{.operation = "HeadObject", .method = "HEAD", .place = place};
+  call.query = "partNumber=" + std::to_string(number);
+  MUSTER_TRY(const auto answer, transport_->send(call));
+  const auto length = parse_int(answer.headers.get("Content-Length"));
+  if (!length || *length < 0) {
+    return tl::unexpected(
+        at(place, "HeadObject", ErrorCode::unavailable, "the server told no size of the part"));
+  }
+  return static_cast<std::uint64_t>(*length);
 }
 
 // The body with its hashes in the headers: computed once, whatever the number of attempts.

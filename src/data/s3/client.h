@@ -22,6 +22,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/crypto.h"
 #include "base/error.h"
 #include "base/time.h"
 #include "data/s3/credentials.h"
@@ -57,11 +58,19 @@ struct Place {
 };
 std::string to_string(const Place& place);  // s3://bucket/key
 
+struct Checksum {
+  crypto::Digest kind = crypto::Digest::crc32c;
+  std::string value;  // base64
+  int parts = 0;      // > 0: composite, the digest of the digests of so many parts
+};
+
 struct ObjectInfo {
   std::string key;
   std::uint64_t size = 0;
   std::string etag;  // without quotes
   Time modified;
+  std::optional<Checksum>
+      checksum;  // of head_object and whole get_object, if the server has one that we know
 };
 
 struct ListRequest {
@@ -125,6 +134,8 @@ class Client {
   virtual Result<GetResult> get_object(const Place& place, const GetOptions& options, const Sink& sink) = 0;
   Result<std::string> get_text(const Place& place, std::uint64_t bytes_max = 64ULL << 20);
   virtual Result<ObjectInfo> head_object(const Place& place) = 0;
+  // Bytes of one part of an object that was uploaded in parts.
+  virtual Result<std::uint64_t> part_size(const Place& place, int number) = 0;
   virtual Result<std::string> put_object(const Place& place, const Body& body,
                                          const PutOptions& options = {}) = 0;  // ETag
   virtual Result<void> delete_object(const Place& place) = 0;

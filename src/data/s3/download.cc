@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "data/s3/detail/beneath.h"
+#include "data/s3/detail/verify.h"
 #include "data/s3/detail/workers.h"
 #include "data/s3/transfer.h"
 
@@ -148,6 +149,11 @@ class Downloader {
     }
     if (--assembly.ranges_left > 0) return {};
     auto& file = *assembly.file;
+    if (!assembly.changed) {
+      const auto verified = detail::verify_file(client_, place_of(item), item.object, file.fd());
+      if (!verified && verified.error().code != ErrorCode::failed_precondition) return verified;
+      assembly.changed = !verified;
+    }
     if (assembly.changed) MUSTER_CHECK(fetch_again(item, file));
     MUSTER_CHECK(file.commit());
     meter_.add_file();
@@ -174,6 +180,7 @@ class Downloader {
       for (std::uint64_t number = 0; fetched && number * options_.part_bytes < version.size; ++number) {
         fetched = fetch_range(item, file, version, number);
       }
+      if (fetched) fetched = detail::verify_file(client_, place_of(item), version, file.fd());
       if (fetched) return {};
       if (fetched.error().code != ErrorCode::failed_precondition || round == 3) return fetched;
     }

@@ -40,7 +40,8 @@ class FakeS3 final : public net::Handler {
   struct Object {
     std::string data;
     std::string etag;
-    std::string crc32c;
+    std::string crc32c;  // "...-N" of an upload in N parts
+    std::uint64_t first_part = 0;
   };
 
   FakeS3() { start(0); }
@@ -105,7 +106,7 @@ class FakeS3 final : public net::Handler {
   void store(const std::string& key, std::string data) {
     auto etag = crypto::hex(crypto::digest(crypto::Digest::md5, data));
     auto crc = crc_of(data);
-    objects_[key] = {std::move(data), std::move(etag), std::move(crc)};
+    objects_[key] = {std::move(data), std::move(etag), std::move(crc), 0};
   }
 
   static std::optional<net::Response> check(const net::Request& request) {
@@ -184,8 +185,13 @@ class FakeS3 final : public net::Handler {
                              "</UploadId></InitiateMultipartUploadResult>");
     }
     std::string whole;
+    std::string digests;
+    std::uint64_t first_part = 0;
+    int parts = 0;
     for (const auto& [number, part] : uploads_[query["uploadId"]]) {
       whole += part;
+      digests += crypto::digest(crypto::Digest::crc32c, part);
+      if (++parts == 1) first_part = part.size();
       if (request.body.find("<ChecksumCRC32C>" + crc_of(part) + "<") == std::string::npos) {
         return error_answer(400, "InvalidPart");
       }
@@ -193,6 +199,8 @@ class FakeS3 final : public net::Handler {
     uploads_.erase(query["uploadId"]);
     --open_uploads;
     store(key, std::move(whole));
+    objects_[key].crc32c = crc_of(digests) + "-" + std::to_string(parts);
+    objects_[key].first_part = first_part;
     return answer(200, "<CompleteMultipartUploadResult><ETag>\"" + objects_[key].etag +
                            "\"</ETag></CompleteMultipartUploadResult>");
   }
@@ -207,6 +215,10 @@ class FakeS3 final : public net::Handler {
     response.headers.set("ETag", '"' + object.etag + '"');
     response.headers.set("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT");
     const auto range = request.head.headers.get("Range");
+    if (request.head.query == "partNumber=1") {
+      response.content_length_of_head = object.first_part;
+      return response;
+    }
     if (range.empty()) {
       response.headers.set("x-amz-checksum-crc32c", object.crc32c);
       return response;

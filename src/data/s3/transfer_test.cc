@@ -127,6 +127,36 @@ TEST(Download, LargeFilesComeInRanges) {
   EXPECT_EQ(*read_file(dir / "one"), data);
 }
 
+TEST(Download, LargeFilesAreCheckedAgainstTheChecksumOfTheObject) {
+  FakeS3 s3;
+  const auto data = random_text((11 << 20) + 7, 3);
+  TempDir dir;
+  ASSERT_TRUE(write_file_atomic(dir / "big", data));
+  TransferOptions options;
+  options.part_bytes = 5 << 20;
+  auto client = s3.client();
+  ASSERT_TRUE(upload_file(*client, dir / "big", {"b", "parts"}, options));
+  EXPECT_THAT(s3.objects()["parts"].crc32c, ::testing::EndsWith("-3"));
+  s3.put("whole", data);
+  for (const auto* key : {"parts", "whole"}) {
+    ASSERT_TRUE(download_file(*client, {"b", key}, dir / "copy", options));
+    EXPECT_TRUE(*read_file(dir / "copy") == data);
+    // One wrong byte in one range, of the right length and ETag.
+    s3.fault = [&](const net::Request& request) -> std::optional<net::Response> {
+      if (!request.head.headers.get("Range").starts_with("bytes=0-")) return std::nullopt;
+      auto response = testing::answer(206, "?" + data.substr(1, (5 << 20) - 1));
+      response.headers.set("ETag", '"' + s3.objects()[key].etag + '"');
+      response.headers.set("Content-Range", "bytes 0-5242879/" + std::to_string(data.size()));
+      return response;
+    };
+    const auto bad = download_file(*client, {"b", key}, dir / "bad", options);
+    ASSERT_FALSE(bad) << key;
+    EXPECT_EQ(bad.error().code, ErrorCode::corrupt);
+    EXPECT_FALSE(std::filesystem::exists(dir / "bad"));
+    s3.fault = nullptr;
+  }
+}
+
 TEST(Download, AnObjectReplacedMeanwhileIsOneVersion) {
   FakeS3 s3;
   const auto before = random_text(500'000, 1);

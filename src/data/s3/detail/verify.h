@@ -1,0 +1,19 @@
+// A file on disk against the checksum that the server has of the object.
+#pragma once
+
+#include <cstdint>
+
+#include "base/error.h"
+#include "data/s3/client.h"
+
+namespace muster::data::s3::detail {
+
+// `fd` holds `version` of the object. corrupt when it does not; failed_precondition when the object is
+// another one by now. Fine without a word when the server has no checksum that we know, or one of parts of
+// unequal sizes.
+Result<void> verify_file(Client& client, const Place& place, const ObjectInfo& version, int fd);
+
+// Raw digest of [offset, offset + length) of a file.
+Result<std::string> digest_of_file(crypto::Digest kind, int fd, std::uint64_t offset, std::uint64_t length);
+
+}  // namespace muster::data::s3::detail
