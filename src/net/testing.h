@@ -73,18 +73,18 @@ class RawSocket {
     }
     return out;
   }
-  // Until `mark` has come (it is included), the peer closes, or 5 s pass.
+  // Until `mark` has come (it is included), the peer closes, or 30 s pass.
   std::string read_until(std::string_view mark) {
     std::string out;
     while (out.find(mark) == std::string::npos &&
-           detail::wait_readable(fd_.get(), Millis(5000)) == detail::Wait::ready && take(out)) {
+           detail::wait_readable(fd_.get(), Millis(30'000)) == detail::Wait::ready && take(out)) {
     }
     return out;
   }
   std::string read_to_end() {
     std::string out;
     ended_ = false;
-    while (detail::wait_readable(fd_.get(), Millis(5000)) == detail::Wait::ready && take(out)) {
+    while (detail::wait_readable(fd_.get(), Millis(30'000)) == detail::Wait::ready && take(out)) {
     }
     return out;
   }
