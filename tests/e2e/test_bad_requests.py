@@ -86,15 +86,18 @@ def test_malformed_xml(shared, bucket):
 
 
 def test_a_huge_body_is_refused_before_it_is_read(shared):
+    keys = shared.keys
+    request = botocore.awsrequest.AWSRequest("POST", shared.endpoint + "/", data=b"{}", headers=dict(LIST))
+    credentials = botocore.credentials.Credentials(keys["access_key"], keys["secret_key"])
+    botocore.auth.SigV4Auth(credentials, "sagemaker", "us-east-1").add_auth(request)
+    head = "POST / HTTP/1.1\r\nHost: %s:%d\r\nContent-Length: 2147483648\r\n" % address(shared)
+    head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items()) + "\r\n"
     connection = socket.create_connection(address(shared), timeout=20)
-    head = ("POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: SageMaker.CreateTrainingJob\r\nContent-Length: 2147483648\r\n"
-            "Authorization: AWS4-HMAC-SHA256 Credential=%s/20260101/us-east-1/sagemaker/aws4_request, "
-            "SignedHeaders=host, Signature=00\r\n\r\n" % shared.keys["access_key"])
     connection.sendall(head.encode())
     begun = time.monotonic()
     answer = connection.recv(4096).decode()
     assert time.monotonic() - begun < 5
-    assert answer.split()[1] in ("413", "403", "400"), answer
+    assert answer.split()[1] == "413", answer
 
 
 def test_slow_and_half_closed_connections_hold_nobody_up(shared, sagemaker):

@@ -122,13 +122,14 @@ def test_children_of_any_kind_die_with_their_job(clients):
     own, sagemaker, _, _ = clients
     marker = unique("escapee")
     name = unique("forks")
-    script = f'( setsid bash -c "exec -a {marker} sleep 600" & ) ; sleep 0.5; exit 0'
+    script = f'( setsid bash -c "exec -a {marker} sleep 600" & ) ; sleep 2; exit 0'
     sagemaker.create_training_job(**training_request(name, script))
-    assert wait_job(sagemaker, name)["TrainingJobStatus"] == "Completed"
 
-    def gone():
-        return subprocess.run(["pgrep", "-f", marker], stdout=subprocess.DEVNULL).returncode != 0
-    wait_for(gone, 10, "death of the child")
+    def alive():
+        return subprocess.run(["pgrep", "-f", marker], stdout=subprocess.DEVNULL).returncode == 0
+    wait_for(alive, 30, "the child")
+    assert wait_job(sagemaker, name)["TrainingJobStatus"] == "Completed"
+    wait_for(lambda: not alive(), 10, "death of the child")
 
 
 def test_hundred_megabytes_of_log_arrive_complete(clients):

@@ -17,13 +17,16 @@ def start(data, *more):
 
 
 def processes_of(data):
+    """Those that name the folder, and those in a node: there the folder is a mount of its own."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and str(data).encode() in (entry / "cmdline").read_bytes():
-                found.append(entry.name)
-        except OSError:
-            pass
+        for file in ("cmdline", "mountinfo"):
+            try:
+                if entry.name.isdigit() and str(data).encode() in (entry / file).read_bytes():
+                    found.append(entry.name)
+                    break
+            except OSError:
+                pass
     return found
 
 
