@@ -94,12 +94,27 @@ void Checkers::command_started(const domain::LaunchId& id, const SimEngine& engi
   }
 }
 
-void Checkers::check_outcome(const domain::Job& job, bool hit) {
+void Checkers::command_ended(const domain::LaunchId& id, const domain::RankExit& exit, Millis at) {
+  const auto failed = failed_at_.find(id.attempt);
+  if (failed != failed_at_.end() && at - failed->second > Millis{5'000}) {
+    violation(to_string(id) + " ran on for " + std::to_string((at - failed->second).count()) +
+              " ms after another rank had failed");
+  }
+  if (exit.cause == Cause::program && exit.exit_code.value_or(0) != 0) failed_at_.emplace(id.attempt, at);
+}
+
+void Checkers::check_outcome(const domain::Job& job, int hits) {
   const auto& plan = plans_.at(job.name);
   const auto& program = plan.program;
   const auto& end = *job.end;
   const auto is = [&](Outcome outcome, Cause cause) { return end.outcome == outcome && end.cause == cause; };
   const auto said = std::string(to_string(end.outcome)) + "/" + std::string(to_string(end.cause)) + " \"" + end.reason + "\"";
+  // An attempt that nothing hit is neither given up nor repeated.
+  const int needed = is(Outcome::failed, Cause::infrastructure) ? job.attempts : job.attempts - 1;
+  if (hits < needed) {
+    violation("job " + job.name + " ended " + said + " in attempt " + std::to_string(job.attempts) + ", but only " +
+              std::to_string(hits) + " attempts were hit");
+  }
   if (stopped_.contains(job.name)) {
     if (end.outcome != Outcome::stopped) violation("job " + job.name + " was asked to stop and ended " + said);
     return;
@@ -108,7 +123,6 @@ void Checkers::check_outcome(const domain::Job& job, bool hit) {
     return;  // asked for by a client that never heard the answer
   }
   if (is(Outcome::failed, Cause::infrastructure)) {
-    if (!hit) violation("job " + job.name + " ended " + said + ", but nothing had hit it");
     if (job.attempts != job.retries + 1) {
       violation("job " + job.name + " gave up in attempt " + std::to_string(job.attempts) + " of " +
                 std::to_string(job.retries + 1) + ": " + said);
@@ -135,9 +149,9 @@ void Checkers::ended(const control::State& durable, const SimEngine& engine,
   for (const auto& [id, process] : engine.processes()) {
     violation("launch " + to_string(id) + " was left behind on " + process.node);
   }
-  std::map<domain::JobId, bool> hit;
+  std::map<domain::JobId, int> hits;
   for (const auto attempt : engine.hit()) {
-    if (attempts_.contains(attempt)) hit[attempts_[attempt]] = true;
+    if (attempts_.contains(attempt)) ++hits[attempts_[attempt]];
   }
   for (const auto& [name, plan] : plans_) {
     const auto job = jobs.find(name);
@@ -145,7 +159,7 @@ void Checkers::ended(const control::State& durable, const SimEngine& engine,
       violation("job " + name + " was accepted and has no end");
       continue;
     }
-    check_outcome(job->second, hit.contains(job->second.id));
+    check_outcome(job->second, hits[job->second.id]);
   }
 }
 

@@ -33,19 +33,22 @@ class Checkers {
   void launching(domain::AttemptId attempt, const control::State& durable);
   // A command starts: all of its gang have come to the barrier.
   void command_started(const domain::LaunchId& id, const SimEngine& engine);
+  // A command has ended; the others of its gang must follow a failure within 5 s.
+  void command_ended(const domain::LaunchId& id, const domain::RankExit& exit, Millis at);
   // At the end of a world whose faults have stopped. `end` answers a job's end.
   void ended(const control::State& durable, const SimEngine& engine, const std::map<std::string, domain::Job>& jobs);
 
  private:
   void check_order(const control::State& before, const control::State& durable);
   void check_placement(const control::State& durable);
-  void check_outcome(const domain::Job& job, bool hit);
+  void check_outcome(const domain::Job& job, int hits);
 
   std::vector<std::string> violations_;
   std::map<std::string, JobPlan> plans_;  // accepted
   std::set<std::string> stopped_;
   std::map<domain::AttemptId, domain::JobId> attempts_;
   std::map<domain::AttemptId, int> at_barrier_;
+  std::map<domain::AttemptId, Millis> failed_at_;
 };
 
 }  // namespace muster::sim

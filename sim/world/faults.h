@@ -4,6 +4,7 @@
 namespace muster::sim {
 
 struct Odds {
+  bool operator==(const Odds&) const = default;
   // of a commit
   double commit_fails = 0;       // nothing is written, the loop is told so
   double commit_fails_late = 0;  // it is written, the loop is told that it is not

@@ -52,7 +52,7 @@ void Runner::obey(const domain::Desired& desired) {
   if (desired.target == Target::run && phase_ == RankPhase::ready && !desired.stop) {
     world_.command_started(launch_.id);
     report(RankPhase::running);
-    if (program_.duration) later(*program_.duration, &Runner::run_done);
+    if (program_.duration) later(fails_itself() ? *program_.duration / 2 : *program_.duration, &Runner::run_done);
     later(launch_.workload.max_runtime, &Runner::over_limit);
   }
   if (desired.target == Target::upload && phase_ == RankPhase::exited) {
@@ -79,9 +79,7 @@ void Runner::terminate(const domain::Desired& desired) {
 
 void Runner::run_done() {
   if (stopping_) return;
-  const bool fails = failing() && !program_.upload_fails && !program_.staging_fails;
-  const int code = fails ? program_.exit_code : 0;
-  end_command(exit_with(code, Cause::program, {}));
+  end_command(exit_with(fails_itself() ? program_.exit_code : 0, Cause::program, {}));
 }
 
 void Runner::over_limit() {
@@ -90,7 +88,9 @@ void Runner::over_limit() {
 }
 
 void Runner::end_command(RankExit exit) {
-  if (phase_ == RankPhase::running) exited(std::move(exit));
+  if (phase_ != RankPhase::running) return;
+  world_.command_ended(launch_.id, exit);
+  exited(std::move(exit));
 }
 
 void Runner::exited(RankExit exit) {

@@ -25,7 +25,7 @@ struct Program {
   Millis staging{500};
   Millis upload{300};
   std::optional<Millis> duration;  // none: until told
-  int failing_rank = -1;           // ends with exit_code at its duration
+  int failing_rank = -1;           // ends with exit_code in the middle of its duration
   int exit_code = 1;
   bool staging_fails = false;      // on the failing rank, instead
   bool upload_fails = false;       // on the failing rank, instead
@@ -53,6 +53,7 @@ class RunnerWorld {
   virtual void send_poll(const domain::LaunchId& from, std::uint64_t after, Millis wait,
                          service::Service::DesiredDone answer) = 0;
   virtual void command_started(const domain::LaunchId& id) = 0;
+  virtual void command_ended(const domain::LaunchId& id, const domain::RankExit& exit) = 0;
   virtual void protocol_violated(const domain::LaunchId& id, const std::string& what) = 0;
   virtual void process_ended(const domain::LaunchId& id) = 0;
 };
@@ -90,6 +91,7 @@ class Runner : public std::enable_shared_from_this<Runner> {
   void upload_done();
   void leave();
   bool acts() const { return alive_ && !hangs_; }
+  bool fails_itself() const { return failing() && !program_.upload_fails && !program_.staging_fails; }
   bool failing() const { return program_.failing_rank == launch_.id.rank; }
 
   RunnerWorld& world_;

@@ -271,6 +271,11 @@ void World::send_poll(const domain::LaunchId& from, std::uint64_t after, Millis 
 
 void World::command_started(const domain::LaunchId& id) { checkers_.command_started(id, *engine_); }
 
+void World::command_ended(const domain::LaunchId& id, const domain::RankExit& exit) {
+  // Only where nothing else delays the word to the others.
+  if (options_.odds == Odds{}) checkers_.command_ended(id, exit, timeline_.elapsed());
+}
+
 void World::protocol_violated(const domain::LaunchId& id, const std::string& what) {
   checkers_.violation("runner " + to_string(id) + ": " + what);
 }

@@ -83,6 +83,7 @@ class World final : public RunnerWorld, public service::Executor {
   void send_poll(const domain::LaunchId& from, std::uint64_t after, Millis wait,
                  service::Service::DesiredDone answer) override;
   void command_started(const domain::LaunchId& id) override;
+  void command_ended(const domain::LaunchId& id, const domain::RankExit& exit) override;
   void protocol_violated(const domain::LaunchId& id, const std::string& what) override;
   void process_ended(const domain::LaunchId& id) override;
   void submit(std::string key, service::Order order) override;
