@@ -223,3 +223,15 @@ def test_jobs_have_credentials_for_s3_and_no_keys(sagemaker, s3, logs, shared, b
     assert not any("secret_key" in line for line in lines), lines
     assert any("AccessKeyId" in line for line in lines), lines
     assert "LISTED" in lines, (job, lines)
+
+
+def test_jobs_may_not_manage_the_service(sagemaker, logs, bucket):
+    name = unique("manage")
+    script = (r'C=$(curl -s -H "Authorization: $AWS_CONTAINER_AUTHORIZATION_TOKEN" "$AWS_CONTAINER_CREDENTIALS_FULL_URI"); '
+              r'f() { echo "$C" | sed "s/.*\"$1\":\"\([^\"]*\)\".*/\1/"; }; '
+              r'curl -s --aws-sigv4 aws:amz:us-east-1:muster --user "$(f AccessKeyId):$(f SecretAccessKey)" '
+              r'-H "X-Amz-Security-Token: $(f Token)" -H "Content-Type: application/json" '
+              """-d '{"older_than_seconds":0}' "$AWS_ENDPOINT_URL/api/v1/prune" """)
+    sagemaker.create_training_job(**training_request(name, script))
+    wait_job(sagemaker, name)
+    assert any("not good for managing" in line for line in log_lines(logs, name)["algo-1"]), log_lines(logs, name)

@@ -2,7 +2,6 @@
 
 #include "api/protocol/json.h"
 #include "api/query/query.h"
-#include "wire/sigv4/aws_chunked.h"
 
 namespace muster::api {
 namespace {
@@ -77,14 +76,7 @@ std::variant<net::Route, net::Response> Router::route_s3(const net::RequestHead&
   const auto verified = authenticator_.verify(
       signer, head, declared.empty() ? wire::sigv4::payload_hash_of("") : declared);
   if (!verified) return refusal(head, "s3", verified.error(), signer.caller.request_id);
-  s3::Payload payload;
-  payload.hash = declared;
-  if (const auto framing = wire::sigv4::framing_of(declared)) {
-    payload.decoder = [framing = *framing, signer] {
-      return std::make_unique<wire::sigv4::AwsChunkedDecoder>(framing, signer.claim, signer.secret_key);
-    };
-  }
-  return services_.s3.route(head, signer.caller, std::move(payload));
+  return services_.s3.route(head, signer.caller, s3::payload_of(signer.claim, signer.secret_key));
 }
 
 net::Response Router::answer(const net::RequestHead& head, const Signed& signer, std::string_view body) {
@@ -94,7 +86,14 @@ net::Response Router::answer(const net::RequestHead& head, const Signed& signer,
   if (service == "logs") return run_json(services_.logs, kLogsTarget, target, body, signer.caller);
   if (service == "sts") return query::run_sts(body.empty() ? head.query : body, signer.caller);
   if (service == "iam") return query::run_iam(body.empty() ? head.query : body, signer.caller);
-  if (service == "muster") return services_.manage.run(head, body, signer.caller);
+  if (service == "muster") {
+    if (!signer.claim.session_token.empty()) {
+      return json_error(refuse("AccessDeniedException", "the credentials of a job are not good for managing the service", 403)
+                            .value(),
+                        signer.caller.request_id);
+    }
+    return services_.manage.run(head, body, signer.caller);
+  }
   return json_error(refuse("UnknownOperationException", "service \"" + service.substr(0, 64) +
                                                             "\" is not one of sagemaker, logs, s3, sts, iam")
                         .value(),

@@ -7,7 +7,7 @@
 //   scope sagemaker  JSON 1.1    X-Amz-Target SageMaker.*
 //   scope logs       JSON 1.1    X-Amz-Target Logs_20140328.*
 //   scope sts, iam   Query
-//   scope muster     /api/v1/*   management
+//   scope muster     /api/v1/*   management; refused to the credentials of jobs
 #pragma once
 
 #include <string>
