@@ -182,9 +182,10 @@ TEST(SqliteStore, OnAFullDiskTheBallastLetsEndsBeWritten) {
   EXPECT_EQ(error.code, ErrorCode::io) << error.message;
   EXPECT_EQ(store->meta()->commit_sequence, sequence);
   EXPECT_TRUE(store->load());
+  EXPECT_TRUE(store->low_on_space());
   ::unlink((directory / "filler").c_str());
+  EXPECT_FALSE(store->low_on_space()) << "room must be seen without a commit: an idle service makes none";
   EXPECT_TRUE(store->commit(sequence, epoch, put(9, "b")));
-  EXPECT_FALSE(store->low_on_space());
 }
 
 TEST(SqliteStore, AMissingDirectoryIsNamed) {

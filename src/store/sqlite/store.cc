@@ -123,7 +123,10 @@ class SqliteStore final : public ports::Store {
     return done;
   }
 
-  bool low_on_space() override { return !ballast_.held(); }
+  bool low_on_space() override {
+    ballast_.restore();  // new jobs are refused meanwhile, so there may be no commit that would put it back
+    return !ballast_.held();
+  }
 
  private:
   Result<void> advance(const ports::StoreMeta& to) {
