@@ -40,7 +40,9 @@ class Commands {
   explicit Commands(CLI::App& app) : app_(app) {
     app.require_subcommand(1);
     app.fallthrough();
-    app.add_option("--data", common_.data, "data directory of the service")->envname("MUSTER_DATA")->capture_default_str();
+    app.add_option("--data", common_.data, "data directory of the service")->envname("MUSTER_DATA")
+        ->check([](const std::string& path) { return path.empty() ? "a folder is needed" : ""; })
+        ->capture_default_str();
     app.add_option("--output", output_, "text or json")->check(CLI::IsMember({"text", "json"}))->capture_default_str();
     app.footer(std::string(kExitCodes) + "\n`muster COMMAND --help` shows each command with an example.");
     service();
@@ -180,6 +182,11 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : static_cast<int>(cli::kUsage);
+  } catch (const std::exception& error) {  // of the file system library, mostly
+    return cli::print_error({ErrorCode::internal, error.what()});
+  }
+  if (commands.result() == cli::kOk && !std::cout.flush()) {
+    return cli::print_error({ErrorCode::io, "the output could not be written; is the disk full?"});
   }
   return commands.result();
 }

@@ -80,6 +80,7 @@ TEST_F(RequestFile, RefusalsNameFileAndRemedy) {
   EXPECT_THAT(prepare("x = [").error().message, HasSubstr("my job_2.toml, line 1"));
   EXPECT_THAT(prepare("[[InputDataConfig]]\nChannelName = \"a\"\nDataSource.S3DataSource.S3Uri = \"no/such\"\n").error().message,
               HasSubstr("neither s3://BUCKET/PREFIX nor a path that exists"));
+  EXPECT_THAT(prepare_request(dir_.path(), RequestKind::training, {}).error().message, HasSubstr("is a folder"));
   EXPECT_EQ(prepare_request("/no/such.toml", RequestKind::training, {}).error().code, ErrorCode::not_found);
 }
 

@@ -52,6 +52,9 @@ Result<Report> upload(data::s3::Client& s3, const std::string& from, const Place
     if (!recursive) return fail(ErrorCode::invalid_argument, from + " is a folder; copy it with -r");
     return data::s3::upload_tree(s3, from, to.bucket, to.key, with_progress<data::s3::UploadOptions>());
   }
+  if (!fs::is_regular_file(from)) {
+    return fail(ErrorCode::invalid_argument, from + " is neither a file nor a folder; copy its content to a file first");
+  }
   auto place = to;
   if (place.key.empty() || place.key.back() == '/') place.key += fs::path(from).filename().string();
   const auto bytes = fs::file_size(from);

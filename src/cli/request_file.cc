@@ -31,6 +31,9 @@ json::Value to_json(const toml::node& node) {
 
 Result<json::Object> read_toml(const std::string& path) {
   if (!fs::exists(path)) return fail(ErrorCode::not_found, "there is no file " + path);
+  if (fs::is_directory(path)) {
+    return fail(ErrorCode::invalid_argument, path + " is a folder; name the TOML file of the request");
+  }
   try {
     return to_json(toml::parse_file(path)).as_object();
   } catch (const toml::parse_error& error) {
