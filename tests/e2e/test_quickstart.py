@@ -10,10 +10,15 @@ import pytest
 from conftest import BIN, ROOT
 
 
+def take_interrupts():
+    """A parent in the background of a script ignores SIGINT, and what is ignored at its start no shell can trap."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(data, *more):
     return subprocess.Popen([ROOT / "quickstart", "--data", data, "--steps", "3", *more], text=True,
                             env=os.environ | {"MUSTER_BIN": str(BIN)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            start_new_session=True)
+                            start_new_session=True, preexec_fn=take_interrupts)
 
 
 def processes_of(data):
