@@ -91,8 +91,8 @@ class GlooTransport final : public Transport {
   Result<void> wait(const Pending& message, SteadyClock::time_point deadline) {
     const std::string what = std::string(message.what) + " rank " + std::to_string(message.peer) + " (" +
                              std::to_string(message.bytes) + " bytes): ";
-    // A time-out of 0 would mean gloo's default.
-    const auto left = std::max(Millis(1), std::chrono::duration_cast<Millis>(deadline - SteadyClock::now()));
+    // Rounded up, so that gloo's time-out never comes before the deadline; 0 would mean gloo's default.
+    const auto left = std::max(Millis(1), std::chrono::ceil<Millis>(deadline - SteadyClock::now()));
     try {
       if (message.work->wait(left)) return {};
       return broken({ErrorCode::cancelled, what + "aborted"});
