@@ -5,11 +5,12 @@
 #   [PRIVATE_LIBS ...]         outside libraries that stop at the .cc
 #   [TESTS a_test.cc ...]      gtest files: one executable <name>_test
 #   [TEST_DEPS ...]            muster folders that only the tests see (any)
-#   [TEST_WHOLE])              one ctest entry for the whole executable instead of one a test case
+#   [TEST_WHOLE]               one ctest entry for the whole executable instead of one a test case
+#   [TEST_SERIAL])             nothing else runs beside these tests: they watch how soon something is noticed
 # FOLDER is the path below src/, e.g. data/s3; the target is muster_data_s3.
 #
 # muster_program(NAME SRCS main.cc DEPS ... [LIBS ...]) makes bin/NAME and adds it to the target `programs`.
-# muster_test(NAME SRCS ... DEPS ... [LIBS ...] [WHOLE]) makes a gtest executable outside src/.
+# muster_test(NAME SRCS ... DEPS ... [LIBS ...] [WHOLE] [SERIAL]) makes a gtest executable outside src/.
 
 file(STRINGS ${CMAKE_SOURCE_DIR}/cmake/layers.txt MUSTER_LAYER_LINES REGEX "^[a-z]")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/layers.txt)
@@ -47,7 +48,7 @@ function(muster_link target visibility)
 endfunction()
 
 function(muster_library folder)
-  cmake_parse_arguments(ARG "TEST_WHOLE" "" "SRCS;DEPS;LIBS;PRIVATE_LIBS;TESTS;TEST_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "TEST_WHOLE;TEST_SERIAL" "" "SRCS;DEPS;LIBS;PRIVATE_LIBS;TESTS;TEST_DEPS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "muster_library(${folder}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -72,9 +73,12 @@ function(muster_library folder)
   target_link_libraries(${name} ${visibility} ${ARG_LIBS} Threads::Threads)
   muster_link(${name} ${visibility} ${ARG_DEPS})
   if(MUSTER_TESTS AND ARG_TESTS)
-    set(whole "")
+    set(whole)
     if(ARG_TEST_WHOLE)
       set(whole WHOLE)
+    endif()
+    if(ARG_TEST_SERIAL)
+      list(APPEND whole SERIAL)
     endif()
     string(REPLACE "muster_" "" short ${name})
     muster_test(${short}_test SRCS ${ARG_TESTS} DEPS ${folder} ${ARG_TEST_DEPS} LIBS ${ARG_PRIVATE_LIBS} ${whole})
@@ -92,7 +96,7 @@ endfunction()
 
 include(GoogleTest)
 function(muster_test name)
-  cmake_parse_arguments(ARG "WHOLE" "" "SRCS;DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "WHOLE;SERIAL" "" "SRCS;DEPS;LIBS" ${ARGN})
   if(NOT MUSTER_TESTS)
     return()
   endif()
@@ -107,6 +111,6 @@ function(muster_test name)
     set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] 1 test, listed below:.*\\[  PASSED  \\] 0 tests")
   else()
     gtest_discover_tests(${name} TEST_PREFIX "${name}/" DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                         PROPERTIES TIMEOUT 300)
+                         PROPERTIES TIMEOUT 300 RUN_SERIAL ${ARG_SERIAL})
   endif()
 endfunction()
