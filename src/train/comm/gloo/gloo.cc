@@ -53,17 +53,20 @@ class GlooTransport final : public Transport {
     // The tag is the operation's number: ranks that have lost step wait for each other instead of mixing data.
     const int tag = static_cast<int>(operation.sequence & 0x3fffffff);
     std::vector<Pending> pending;
+    std::string peer;  // of the message being posted: a connection may be known to be closed by then
     try {
       for (const Receive& receive : receives) {
+        peer = "receive from rank " + std::to_string(receive.from) + ": ";
         std::vector<at::Tensor> tensor = {tensor_of(receive.data.data(), receive.data.size())};
         pending.push_back({group_->recv(tensor, receive.from, tag), receive.from, "receive from", receive.data.size()});
       }
       for (const Send& send : sends) {
+        peer = "send to rank " + std::to_string(send.to) + ": ";
         std::vector<at::Tensor> tensor = {tensor_of(send.data.data(), send.data.size())};
         pending.push_back({group_->send(tensor, send.to, tag), send.to, "send to", send.data.size()});
       }
     } catch (const std::exception& error) {
-      return broken({ErrorCode::unavailable, first_line(error)});
+      return broken({ErrorCode::unavailable, peer + first_line(error)});
     }
     const auto deadline = SteadyClock::now() + timeout_;
     for (const Pending& message : pending) MUSTER_CHECK(wait(message, deadline));
