@@ -17,6 +17,9 @@ set(CMAKE_CXX_FLAGS_DEV "-O1 -g1 -DNDEBUG")
 # Designated initialisers leave members at their defaults on purpose.
 add_compile_options(-Wall -Wextra -Wconversion -Wshadow -Wno-missing-field-initializers -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  if(CMAKE_UNITY_BUILD)
+    add_compile_options(-Wno-subobject-linkage)  # takes a .cc that is included by the unit for a header
+  endif()
   # gcc 12 reports these inside inlined library code (bugs 105329, 105562, 107138).
   add_compile_options(-Wno-restrict -Wno-maybe-uninitialized -Wno-dangling-pointer -Wno-stringop-overflow
                       -Wno-array-bounds)

@@ -11,7 +11,7 @@
 namespace muster::cli {
 namespace {
 
-constexpr std::chrono::milliseconds kPoll{300};
+constexpr std::chrono::milliseconds kJobPoll{300};
 
 JobFacts facts_of(bool training, json::Object raw) {
   JobFacts out;
@@ -181,7 +181,7 @@ int wait_job(const Common& common, const std::string& name, int timeout_s) {
     if (timeout_s > 0 && std::chrono::steady_clock::now() >= deadline) {
       return print_error({ErrorCode::timeout, name + " is still " + (job ? job->status : "unreachable") + " after " + std::to_string(timeout_s) + " s"});
     }
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(kJobPoll);
   }
 }
 
@@ -257,7 +257,7 @@ int show_logs(const Common& common, const std::string& name, const LogsOptions& 
     }
     std::cout.flush();
     if (last_round) return kOk;
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(kJobPoll);
     // Logs are complete before the end shows, so one more read after it misses nothing.
     job = find_job(session->client, name);
     if (!job) return print_error(job.error());

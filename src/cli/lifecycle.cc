@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kStartMax{30};
-constexpr std::chrono::milliseconds kPoll{20};
+constexpr std::chrono::milliseconds kServicePoll{20};
 constexpr Millis kNowGrace{2'000};
 
 std::string own_folder() { return fs::read_symlink("/proc/self/exe").parent_path().string(); }
@@ -42,7 +42,7 @@ bool wait_until(std::chrono::milliseconds longest, const std::function<bool()>& 
   const auto deadline = steady_clock::now() + longest;
   while (!done()) {
     if (steady_clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(kServicePoll);
   }
   return true;
 }

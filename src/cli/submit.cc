@@ -14,7 +14,7 @@
 namespace muster::cli {
 namespace {
 
-constexpr std::chrono::milliseconds kPoll{250};
+constexpr std::chrono::milliseconds kWatchPoll{250};
 
 std::string pad(std::string text, std::size_t width) {
   if (text.size() < width) text.append(width - text.size(), ' ');
@@ -110,7 +110,7 @@ class Watcher {
     for (;;) {
       auto job = find_job(session_.client, name_);
       if (!job && job.error().code == ErrorCode::unavailable && failures_++ < kFailuresMax) {
-        std::this_thread::sleep_for(kPoll * 4);
+        std::this_thread::sleep_for(kWatchPoll * 4);
         continue;
       }
       if (!job) return print_error(job.error());
@@ -121,7 +121,7 @@ class Watcher {
       }
       show_statuses(*job);
       if (job->over()) return finish(*job);
-      std::this_thread::sleep_for(kPoll);
+      std::this_thread::sleep_for(kWatchPoll);
     }
   }
 

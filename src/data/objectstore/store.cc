@@ -1,5 +1,6 @@
 // Opening, buckets and single objects. Uploads in parts: upload.cc.
 #include "data/objectstore/detail/directory_store.h"
+#include "data/objectstore/detail/refuse.h"
 
 #include <algorithm>
 
@@ -70,17 +71,6 @@ std::optional<ports::Checksum> checksum_of(const ports::PutOptions& options, con
 }
 
 }  // namespace
-
-tl::unexpected<ObjectError> refuse(ObjectFault fault, std::string message) {
-  const auto code = fault == ObjectFault::no_such_bucket || fault == ObjectFault::no_such_key ||
-                            fault == ObjectFault::no_such_upload
-                        ? ErrorCode::not_found
-                    : fault == ObjectFault::bucket_exists ? ErrorCode::already_exists
-                    : fault == ObjectFault::bucket_not_empty || fault == ObjectFault::precondition_failed
-                        ? ErrorCode::failed_precondition
-                        : ErrorCode::invalid_argument;
-  return tl::unexpected(ObjectError(fault, Error{code, std::move(message)}));
-}
 
 ObjectResult<BucketRow> find_bucket(Catalog& catalog, std::string_view name) {
   MUSTER_TRY(auto row, catalog.bucket(name));

@@ -4,6 +4,7 @@
 #include "base/crypto.h"
 #include "base/text.h"
 #include "data/objectstore/detail/directory_store.h"
+#include "data/objectstore/detail/refuse.h"
 
 namespace muster::objectstore {
 

@@ -91,9 +91,9 @@ class S3Client final : public Client {
 };
 
 // One GET over as many attempts as it takes: each goes on where the last one broke, on the same version.
-class Download {
+class ResumedGet {
  public:
-  Download(const Place& place, const GetOptions& options, const Client::Sink& sink)
+  ResumedGet(const Place& place, const GetOptions& options, const Client::Sink& sink)
       : place_(place), options_(options), sink_(sink) {}
 
   Result<GetResult> run(detail::Transport& transport) {
@@ -193,7 +193,7 @@ Result<void> S3Client::list_objects(const ListRequest& request,
 }
 
 Result<GetResult> S3Client::get_object(const Place& place, const GetOptions& options, const Sink& sink) {
-  return Download(place, options, sink).run(*transport_);
+  return ResumedGet(place, options, sink).run(*transport_);
 }
 
 Result<ObjectInfo> S3Client::head_object(const Place& place) {

@@ -111,6 +111,5 @@ ports::ObjectResult<BucketRow> find_bucket(Catalog& catalog, std::string_view na
 ports::ObjectResult<void> check_key(std::string_view key);
 ports::ObjectResult<void> check_condition(const ports::Condition& condition, const std::optional<ObjectRow>& now);
 ports::ObjectInfo info_of(ObjectRow row);
-tl::unexpected<ports::ObjectError> refuse(ports::ObjectFault fault, std::string message);
 
 }  // namespace muster::objectstore

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/text.h"
+#include "data/objectstore/detail/refuse.h"
 
 namespace muster::objectstore {
 namespace {
@@ -17,10 +18,6 @@ using ports::ObjectResult;
 
 // Bodies below are hashed on the thread that reads them: a second thread costs more than it saves.
 constexpr std::uint64_t kParallelBytes = 1 << 20;
-
-tl::unexpected<ObjectError> refuse(ObjectFault fault, std::string message) {
-  return tl::unexpected(ObjectError(fault, Error{ErrorCode::invalid_argument, std::move(message)}));
-}
 
 // Every digest that somebody asked for, each computed once.
 class Digests {
