@@ -49,8 +49,14 @@ struct Loop::Batch {
   std::vector<QueryItem> queries;
 };
 
-Loop::Loop(ports::Store& store, Executor& executor, const Clock& clock, Monotonic monotonic, LoopOptions options)
-    : store_(store), executor_(executor), clock_(clock), monotonic_(std::move(monotonic)), options_(options) {
+Loop::Loop(ports::Store& store, Executor& executor, const Clock& clock, Monotonic monotonic, LoopOptions options,
+           Committed committed)
+    : store_(store),
+      executor_(executor),
+      clock_(clock),
+      monotonic_(std::move(monotonic)),
+      options_(options),
+      committed_(std::move(committed)) {
   MUSTER_ASSERT(options_.queue_reserved < options_.queue_max && options_.batch_max > 0);
 }
 
@@ -227,6 +233,7 @@ Result<void> Loop::write(Batch& batch) {
   batch.changes.clear();
   MUSTER_TRY(meta_, store_.commit(meta_.commit_sequence, meta_.epoch, commit));
   paused_ = false;
+  if (committed_) committed_(state_);
   return {};
 }
 
@@ -263,6 +270,7 @@ Result<void> Loop::load() {
   for (const auto& [key, order] : in_flight_) {
     if (const auto* launch = std::get_if<LaunchOrder>(&order)) state_.launching.insert(launch->attempt.id);
   }
+  if (committed_) committed_(state_);
   return {};
 }
 

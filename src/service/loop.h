@@ -46,7 +46,11 @@ class Loop {
   // Monotonic time for ticks, back-off and long polls; boot_time in musterd, virtual in sim.
   using Monotonic = std::function<Millis()>;
 
-  Loop(ports::Store& store, Executor& executor, const Clock& clock, Monotonic monotonic, LoopOptions options = {});
+  // Sees the state after every commit and load, before anything of it leaves. Must not block.
+  using Committed = std::function<void(const control::State&)>;
+
+  Loop(ports::Store& store, Executor& executor, const Clock& clock, Monotonic monotonic, LoopOptions options = {},
+       Committed committed = {});
 
   // Takes the epoch and loads the state. Once, before the first step.
   [[nodiscard]] Result<void> open();
@@ -124,6 +128,7 @@ class Loop {
   const Clock& clock_;
   Monotonic monotonic_;
   LoopOptions options_;
+  Committed committed_;
 
   control::State state_;
   ports::StoreMeta meta_;

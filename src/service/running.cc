@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "service/live_launches.h"
+
 namespace muster::service {
 namespace {
 
@@ -128,7 +130,8 @@ class Running final : public RunningService {
  public:
   Running(const ServicePorts& ports, RunningOptions options)
       : pool_({ports.engine, ports.logs, ports.secrets, ports.clock}, options.executor_threads),
-        loop_(std::make_shared<Loop>(ports.store, pool_, ports.clock, boot_time, options.loop)),
+        loop_(std::make_shared<Loop>(ports.store, pool_, ports.clock, boot_time, options.loop,
+                                     [this](const control::State& state) { launches_.publish(state); })),
         on_fatal_(std::move(options.on_fatal)) {}
   ~Running() override { shut_down(); }
 
@@ -176,26 +179,9 @@ class Running final : public RunningService {
   void watch(const LaunchId& launch, std::uint64_t after, Millis wait, DesiredDone done) override {
     loop_->watch(launch, after, wait, std::move(done));
   }
-  Result<bool> launch_live(const LaunchId& launch) override {
-    return ask<bool>([launch](Loop& loop) { return is_live(loop, launch); });
-  }
-  Result<LaunchInfo> launch_info(const LaunchId& launch) override {
-    return ask<LaunchInfo>([launch](Loop& loop) -> Result<LaunchInfo> {
-      if (!is_live(loop, launch)) {
-        return fail(ErrorCode::not_found, "launch " + to_string(launch) + " has ended or was replaced");
-      }
-      const auto known = *control::current(loop.state(), launch);
-      return LaunchInfo{known.job->kind, known.job->name, domain::log_group(known.job->kind),
-                        domain::log_stream(known.job->name, launch.rank, known.attempt->created)};
-    });
-  }
+  std::optional<LaunchInfo> live_launch(const LaunchId& launch) override { return launches_.find(launch); }
 
  private:
-  static bool is_live(Loop& loop, const LaunchId& launch) {
-    const auto known = control::current(loop.state(), launch);
-    return known && known->rank->phase < domain::RankPhase::finished;
-  }
-
   template <typename T>
   Result<T> ask(std::function<Result<T>(Loop&)> question) {
     const auto promise = std::make_shared<std::promise<Result<T>>>();
@@ -214,6 +200,7 @@ class Running final : public RunningService {
     loop_->abandon();
   }
 
+  LiveLaunches launches_;
   Pool pool_;
   std::shared_ptr<Loop> loop_;
   std::function<void(const Error&)> on_fatal_;

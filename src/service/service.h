@@ -53,8 +53,17 @@ struct NodeView {
   int rank = 0;
 };
 
-// What api handlers see of the service. Thread-safe; every call blocks its caller until the control thread
-// has answered (after the commit). unavailable: the store failed, retry; resource_exhausted: queue full.
+// A launch as those who serve its runner know it.
+struct LaunchInfo {
+  domain::JobKind kind = domain::JobKind::training;
+  std::string job_name;
+  std::string log_group;
+  std::string log_stream;
+};
+
+// What api handlers see of the service. Thread-safe. But for live_launch(), every call blocks its caller until the
+// control thread has answered (after the commit). unavailable: the store failed, retry; resource_exhausted:
+// queue full.
 class Service {
  public:
   virtual ~Service() = default;
@@ -67,16 +76,9 @@ class Service {
   // at the next change or after `wait`. `done` runs on the control thread and must not block.
   using DesiredDone = std::function<void(Result<std::optional<domain::Desired>>)>;
   virtual void watch(const domain::LaunchId& launch, std::uint64_t after, Millis wait, DesiredDone done) = 0;
-  // The launch as its runner may still use it (credentials, logs): false once stale or ended.
-  virtual Result<bool> launch_live(const domain::LaunchId& launch) = 0;
-  // What the launch's runner was told: job name, kind, log names. not_found when stale.
-  struct LaunchInfo {
-    domain::JobKind kind = domain::JobKind::training;
-    std::string job_name;
-    std::string log_group;
-    std::string log_stream;
-  };
-  virtual Result<LaunchInfo> launch_info(const domain::LaunchId& launch) = 0;
+  // nullopt: stale or ended, its credentials and logs are good no longer. As the last commit left it; waits for
+  // nothing.
+  virtual std::optional<LaunchInfo> live_launch(const domain::LaunchId& launch) = 0;
 };
 
 }  // namespace muster::service

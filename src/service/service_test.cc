@@ -198,7 +198,8 @@ TEST_F(ServiceTest, AJobGoesThroughAllItsPhases) {
   other.join();
   EXPECT_EQ(run.target, domain::Target::run);
   EXPECT_EQ(service_->nodes()->at(1).job, "demo");
-  EXPECT_TRUE(*service_->launch_live(gang.nodes[0].id));
+  EXPECT_EQ(service_->live_launch(gang.nodes[1].id)->log_stream,
+            "demo/algo-2-" + std::to_string(service_->job(JobKind::training, "demo")->job.created.unix_ms));
   for (const auto& node : gang.nodes) {
     std::uint64_t number = 3;
     for (const auto phase : {RankPhase::running, RankPhase::exited}) report(node.id, number++, phase).value();
@@ -213,7 +214,7 @@ TEST_F(ServiceTest, AJobGoesThroughAllItsPhases) {
   EXPECT_EQ(view->job.end->outcome, domain::Outcome::succeeded);
   EXPECT_EQ(view->request, "{\"name\":\"demo\"}");
   EXPECT_EQ(service_->jobs(JobKind::training)->at(0).outcome, domain::Outcome::succeeded);
-  EXPECT_FALSE(*service_->launch_live(gang.nodes[0].id));
+  EXPECT_FALSE(service_->live_launch(gang.nodes[0].id));
   EXPECT_EQ(report(gang.nodes[0].id, 7, RankPhase::finished)->answer, domain::ReportAnswer::stale);
 
   for (const auto& node : gang.nodes) engine_.die(node.id);
@@ -221,6 +222,21 @@ TEST_F(ServiceTest, AJobGoesThroughAllItsPhases) {
   EXPECT_TRUE(service_->call(control::PruneJobs{clock_.now() + Millis{1000}})->pruned.size() == 1);
   EXPECT_TRUE(eventually([&] { return logs_.streams("/aws/sagemaker/TrainingJobs", "")->empty(); }));
   EXPECT_EQ(service_->job(JobKind::training, "demo").error().code, ErrorCode::not_found);
+}
+
+TEST_F(ServiceTest, ALaunchIsLookedUpWithoutTheControlThread) {
+  ASSERT_TRUE(submit("demo", 1));
+  ASSERT_TRUE(engine_.wait([&] { return engine_.gangs.size() == 1; }));
+  const auto launch = engine_.gangs[0].nodes[0].id;
+  std::promise<void> held;
+  std::promise<void> let_go;
+  service_->watch(launch, UINT64_MAX, Millis{0}, [&](auto) {
+    held.set_value();
+    let_go.get_future().wait();
+  });
+  held.get_future().wait();
+  EXPECT_TRUE(service_->live_launch(launch));
+  let_go.set_value();
 }
 
 TEST_F(ServiceTest, ALaunchErrorIsInTheLogsAndInTheReason) {

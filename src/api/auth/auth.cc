@@ -86,11 +86,10 @@ ApiResult<void> Authenticator::identify_session(Signed& signer) {
   if (!session) {
     return refuse(is_s3(signer.claim) ? "InvalidToken" : "UnrecognizedClientException", session.error().message, 403);
   }
-  const auto live = service_.launch_live(session->launch);
-  if (!live) return refuse(live.error());
-  if (session->expires <= signer.caller.now || !*live) {
+  const bool live = service_.live_launch(session->launch).has_value();
+  if (session->expires <= signer.caller.now || !live) {
     return refuse(is_s3(signer.claim) ? "ExpiredToken" : "ExpiredTokenException",
-                  *live ? "the session token expired at " + format_iso8601(session->expires)
+                  live ? "the session token expired at " + format_iso8601(session->expires)
                         : "the session token belongs to a job that has ended",
                   is_s3(signer.claim) ? 400 : 403);
   }

@@ -110,8 +110,8 @@ void RunnerApi::commands(const domain::LaunchId& launch, std::uint64_t after, ne
 net::Response RunnerApi::append_logs(const domain::LaunchId& launch, const std::string& body) {
   auto batch = wire::decode_log_batch(body);
   if (!batch) return refusal(batch.error());
-  const auto info = service_.launch_info(launch);
-  if (!info) return refusal(info.error());
+  const auto info = service_.live_launch(launch);
+  if (!info) return stale(launch);
   std::vector<ports::LogLine> lines;
   lines.reserve(batch->lines.size());
   for (auto& line : batch->lines) lines.push_back({line.time, std::move(line.text)});
@@ -124,8 +124,8 @@ net::Response RunnerApi::append_logs(const domain::LaunchId& launch, const std::
 }
 
 net::Response RunnerApi::credentials(const domain::LaunchId& launch) {
-  const auto info = service_.launch_info(launch);
-  if (!info) return refusal(info.error());
+  const auto info = service_.live_launch(launch);
+  if (!info) return stale(launch);
   const auto job = service_.job(info->kind, info->job_name);
   if (!job) return refusal(job.error());
   const auto request = json::parse_object(job->request);

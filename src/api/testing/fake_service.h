@@ -66,10 +66,10 @@ class FakeService final : public service::Service {
     if (live.count(launch) == 0) return done(std::optional<domain::Desired>());
     done(std::optional<domain::Desired>(desired));
   }
-  Result<bool> launch_live(const domain::LaunchId& launch) override { return live.count(launch) != 0; }
-  Result<LaunchInfo> launch_info(const domain::LaunchId& launch) override {
-    if (live.count(launch) == 0) return fail(ErrorCode::not_found, "launch " + to_string(launch) + " is over");
-    return LaunchInfo{.job_name = "demo", .log_group = "/aws/sagemaker/TrainingJobs", .log_stream = "demo/algo-1-1"};
+  std::optional<service::LaunchInfo> live_launch(const domain::LaunchId& launch) override {
+    if (live.count(launch) == 0) return std::nullopt;
+    return service::LaunchInfo{
+        .job_name = "demo", .log_group = "/aws/sagemaker/TrainingJobs", .log_stream = "demo/algo-1-1"};
   }
 
   std::vector<service::JobView> views;

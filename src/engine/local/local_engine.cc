@@ -33,6 +33,7 @@ struct Starting {
   domain::LaunchId id;
   std::string folder;
   StartedRunner runner;
+  UniqueFd process;  // of the runner, once it has reported
 };
 
 // What an earlier musterd did not finish deleting.
@@ -88,7 +89,7 @@ class LocalEngine::Impl {
   Result<void> fill_folder(const std::string& folder, const domain::NodeLaunch& launch,
                            const std::string& token) const;
   Result<std::optional<Starting>> start(const domain::NodeLaunch& launch, const std::string& token);
-  Result<void> await(const std::vector<Starting>& started) const;
+  static Result<void> await(std::vector<Starting>& started);
   static void undo(const std::vector<Starting>& started);
 
   const Options options_;
@@ -201,13 +202,16 @@ Result<std::optional<Starting>> LocalEngine::Impl::start(const domain::NodeLaunc
   return Starting{.id = launch.id, .folder = folder, .runner = *std::move(runner)};
 }
 
-Result<void> LocalEngine::Impl::await(const std::vector<Starting>& started) const {
-  for (const auto& rank : started) {
+Result<void> LocalEngine::Impl::await(std::vector<Starting>& started) {
+  for (auto& rank : started) {
     MUSTER_TRY(const auto report, await_report(rank.runner, rank.folder, kNodeMax));
-    if (report.error.empty()) continue;
-    return fail(ErrorCode::unavailable, "the node of " + to_string(rank.id) +
-                                            " could not be made: " + report.error +
-                                            (report.remedy.empty() ? "" : ". Try: " + report.remedy));
+    if (!report.error.empty()) {
+      return fail(ErrorCode::unavailable, "the node of " + to_string(rank.id) +
+                                              " could not be made: " + report.error +
+                                              (report.remedy.empty() ? "" : ". Try: " + report.remedy));
+    }
+    MUSTER_TRY(const auto process, process_ref(rank.runner.pid));
+    MUSTER_TRY(rank.process, open_process(process));
   }
   return {};
 }
@@ -232,17 +236,12 @@ Result<void> LocalEngine::Impl::launch(const domain::GangLaunch& gang) {
     }
     return await(started);
   };
-  auto done = start_all();
-  if (done) {
-    for (const auto& rank : started) {
-      MUSTER_TRY(const auto process, process_ref(rank.runner.pid));
-      MUSTER_TRY(auto fd, open_process(process));
-      watcher_.add(rank.id, std::move(fd));
-    }
-    return {};
+  if (auto done = start_all(); !done) {
+    undo(started);
+    return done;
   }
-  undo(started);
-  return done;
+  for (auto& rank : started) watcher_.add(rank.id, std::move(rank.process));
+  return {};
 }
 
 Result<void> LocalEngine::Impl::release(const domain::LaunchId& id) {
