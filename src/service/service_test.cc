@@ -237,6 +237,7 @@ TEST_F(ServiceTest, ALaunchIsLookedUpWithoutTheControlThread) {
   held.get_future().wait();
   EXPECT_TRUE(service_->live_launch(launch));
   let_go.set_value();
+  EXPECT_TRUE(service_->jobs(JobKind::training));  // after the callback
 }
 
 TEST_F(ServiceTest, ALaunchErrorIsInTheLogsAndInTheReason) {
