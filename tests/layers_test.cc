@@ -88,7 +88,8 @@ TEST(Layers, AForbiddenIncludeIsFound) {
   for (const auto* folder : {"base", "control", "net"}) ASSERT_TRUE(make_directories(dir / folder));
   ASSERT_TRUE(write_file_atomic(dir / "net/http.h", ""));
   ASSERT_TRUE(write_file_atomic(dir / "base/error.h", ""));
-  ASSERT_TRUE(write_file_atomic(dir / "control/a.cc", "#include \"base/error.h\"\n#include \"net/http.h\"\n"));
+  ASSERT_TRUE(
+      write_file_atomic(dir / "control/a.cc", "#include \"base/error.h\"\n#include \"net/http.h\"\n"));
   const auto found = violations(read_layers("base\ncontrol base\nnet base\n"), dir.path());
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0], "control/a.cc includes net/http.h");

@@ -27,14 +27,17 @@ namespace text = muster::text;
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 double megabytes(std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
 // "4.4 MB, 1.03 M tokens" style numbers: 1234567 -> "1,234,567".
 std::string grouped(std::uint64_t value) {
   auto digits = std::to_string(value);
-  for (auto at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<std::size_t>(at), ",");
+  for (auto at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<std::size_t>(at), ",");
   return digits;
 }
 
@@ -43,8 +46,8 @@ Result<std::vector<text::InputFile>> inputs_of(const std::vector<std::string>& p
   bytes = 0;
   for (const auto& file : files) bytes += file.bytes;
   if (files.empty()) {
-    return fail(ErrorCode::failed_precondition, "no file in " + muster::join(paths, ", ") +
-                                                    " (names that begin with a dot are left out)");
+    return fail(ErrorCode::failed_precondition,
+                "no file in " + muster::join(paths, ", ") + " (names that begin with a dot are left out)");
   }
   return files;
 }
@@ -59,8 +62,8 @@ Result<void> train(const TrainArguments& arguments) {
   std::uint64_t bytes = 0;
   MUSTER_TRY(const auto files, inputs_of(arguments.input, bytes));
   std::printf("Training a BPE tokenizer of %s tokens on %s files, %s\n",
-              grouped(static_cast<std::uint64_t>(arguments.options.vocab_size)).c_str(), grouped(files.size()).c_str(),
-              format_bytes(bytes).c_str());
+              grouped(static_cast<std::uint64_t>(arguments.options.vocab_size)).c_str(),
+              grouped(files.size()).c_str(), format_bytes(bytes).c_str());
   std::vector<std::string> paths;
   for (const auto& file : files) paths.push_back(file.path);
   const auto start = Clock::now();
@@ -77,8 +80,8 @@ Result<void> train(const TrainArguments& arguments) {
                 grouped(trained.lines_repaired).c_str());
   }
   std::printf("Wrote %s: %s tokens, sha256 %s, %.1f s\n", path.c_str(),
-              grouped(static_cast<std::uint64_t>(tokenizer.vocab_size())).c_str(), tokenizer.hash().substr(0, 12).c_str(),
-              seconds_since(start));
+              grouped(static_cast<std::uint64_t>(tokenizer.vocab_size())).c_str(),
+              tokenizer.hash().substr(0, 12).c_str(), seconds_since(start));
   return {};
 }
 
@@ -100,8 +103,8 @@ class Progress {
     last_ = Clock::now();
     const double share = total_ == 0 ? 1.0 : static_cast<double>(report.bytes) / static_cast<double>(total_);
     std::printf("Tokenising %3.0f %%  %s of %s  %s tokens  %.1f MB/s\n", 100.0 * std::min(share, 1.0),
-                format_bytes(report.bytes).c_str(), format_bytes(total_).c_str(), grouped(report.tokens).c_str(),
-                megabytes(report.bytes) / seconds_since(start_));
+                format_bytes(report.bytes).c_str(), format_bytes(total_).c_str(),
+                grouped(report.tokens).c_str(), megabytes(report.bytes) / seconds_since(start_));
     std::fflush(stdout);
   }
 
@@ -121,10 +124,10 @@ Result<void> tokenize(TokenizeArguments arguments) {
   }
   if (!files) return tl::unexpected(files.error());
   MUSTER_TRY(const auto tokenizer, text::Tokenizer::load(arguments.tokenizer));
-  std::printf("Tokenising %s files, %s, with %s (%s tokens, sha256 %s) on %d threads\n", grouped(files->size()).c_str(),
-              format_bytes(bytes).c_str(), arguments.tokenizer.c_str(),
-              grouped(static_cast<std::uint64_t>(tokenizer.vocab_size())).c_str(), tokenizer.hash().substr(0, 12).c_str(),
-              arguments.options.threads);
+  std::printf("Tokenising %s files, %s, with %s (%s tokens, sha256 %s) on %d threads\n",
+              grouped(files->size()).c_str(), format_bytes(bytes).c_str(), arguments.tokenizer.c_str(),
+              grouped(static_cast<std::uint64_t>(tokenizer.vocab_size())).c_str(),
+              tokenizer.hash().substr(0, 12).c_str(), arguments.options.threads);
   std::fflush(stdout);
   const auto start = Clock::now();
   arguments.options.progress = Progress(bytes);
@@ -138,18 +141,21 @@ Result<void> tokenize(TokenizeArguments arguments) {
     std::printf("Warning: %s files without text were left out\n", grouped(report.files_without_text).c_str());
   }
   std::printf("Wrote %s shards to %s: %s documents, %s tokens, %.2f bytes per token, %.1f s, %.1f MB/s\n",
-              grouped(report.shards.size()).c_str(), arguments.output.c_str(), grouped(report.documents).c_str(),
-              grouped(report.tokens).c_str(), static_cast<double>(report.bytes) / static_cast<double>(report.tokens),
-              seconds, megabytes(report.bytes) / seconds);
+              grouped(report.shards.size()).c_str(), arguments.output.c_str(),
+              grouped(report.documents).c_str(), grouped(report.tokens).c_str(),
+              static_cast<double>(report.bytes) / static_cast<double>(report.tokens), seconds,
+              megabytes(report.bytes) / seconds);
   return {};
 }
 
 Result<void> info(const std::string& folder) {
   MUSTER_TRY(const auto set, text::ShardSet::open(folder));
   std::printf("%-48s %15s %12s %12s %8s\n", "SHARD", "TOKENS", "DOCUMENTS", "TEXT", "B/TOKEN");
-  const auto row = [](const std::string& name, std::uint64_t tokens, std::uint64_t documents, std::uint64_t bytes) {
-    std::printf("%-48s %15s %12s %12s %8.2f\n", name.c_str(), grouped(tokens).c_str(), grouped(documents).c_str(),
-                format_bytes(bytes).c_str(), tokens == 0 ? 0.0 : static_cast<double>(bytes) / static_cast<double>(tokens));
+  const auto row = [](const std::string& name, std::uint64_t tokens, std::uint64_t documents,
+                      std::uint64_t bytes) {
+    std::printf("%-48s %15s %12s %12s %8.2f\n", name.c_str(), grouped(tokens).c_str(),
+                grouped(documents).c_str(), format_bytes(bytes).c_str(),
+                tokens == 0 ? 0.0 : static_cast<double>(bytes) / static_cast<double>(tokens));
   };
   for (const auto& shard : set.shards()) {
     row(shard.path.substr(shard.path.rfind('/') + 1), shard.tokens, shard.documents, shard.bytes);
@@ -166,8 +172,8 @@ Result<void> info(const std::string& folder) {
 Result<void> tokenize_parts(const TokenizeArguments& arguments) {
   if (arguments.parts.empty()) return tokenize(arguments);
   if (arguments.input.size() != 1) {
-    return fail(ErrorCode::invalid_argument, "--parts needs one --input folder, " +
-                                                 std::to_string(arguments.input.size()) + " are given");
+    return fail(ErrorCode::invalid_argument,
+                "--parts needs one --input folder, " + std::to_string(arguments.input.size()) + " are given");
   }
   for (const auto& part : arguments.parts) {
     if (part.empty() || part.front() == '.' || part.find('/') != std::string::npos) {
@@ -194,17 +200,22 @@ int report(const Result<void>& result) {
 int threads_here() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
 int run(int argc, char** argv) {
-  CLI::App app("Text to tokens: trains tokenizers and writes tokenised shards for muster-train.", "muster-data");
+  CLI::App app("Text to tokens: trains tokenizers and writes tokenised shards for muster-train.",
+               "muster-data");
   app.require_subcommand(1);
   app.footer("Exit codes: 0 done, 1 failed, 2 wrong arguments.");
 
   TrainArguments training;
   double sample_mb = 512;
-  auto* train_command = app.add_subcommand("train-tokenizer", "Train a SentencePiece BPE tokenizer on text files");
-  train_command->add_option("--input", training.input, "Folders (searched below) or files of UTF-8 text")->required();
+  auto* train_command =
+      app.add_subcommand("train-tokenizer", "Train a SentencePiece BPE tokenizer on text files");
+  train_command->add_option("--input", training.input, "Folders (searched below) or files of UTF-8 text")
+      ->required();
   train_command->add_option("--output", training.output, "Folder that gets tokenizer.model")->required();
-  train_command->add_option("--vocab-size", training.options.vocab_size, "Tokens, 300 .. 1000000")->capture_default_str();
-  train_command->add_option("--sample-mb", sample_mb, "Above this much text, an even sample of the lines is used")
+  train_command->add_option("--vocab-size", training.options.vocab_size, "Tokens, 300 .. 1000000")
+      ->capture_default_str();
+  train_command
+      ->add_option("--sample-mb", sample_mb, "Above this much text, an even sample of the lines is used")
       ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
   train_command->footer(
@@ -215,28 +226,37 @@ int run(int argc, char** argv) {
   TokenizeArguments tokenizing;
   tokenizing.options.threads = threads_here();
   auto* tokenize_command = app.add_subcommand("tokenize", "Write text files as tokenised, indexed shards");
-  tokenize_command->add_option("--input", tokenizing.input, "Folders (searched below) or files of UTF-8 text")->required();
+  tokenize_command->add_option("--input", tokenizing.input, "Folders (searched below) or files of UTF-8 text")
+      ->required();
   tokenize_command->add_option("--tokenizer", tokenizing.tokenizer, "A tokenizer.model")->required();
-  tokenize_command->add_option("--output", tokenizing.output, "Folder that gets tokens-*.mts; may hold none yet")->required();
+  tokenize_command
+      ->add_option("--output", tokenizing.output, "Folder that gets tokens-*.mts; may hold none yet")
+      ->required();
   tokenize_command->add_flag("--split-documents", tokenizing.options.split_documents,
                              "Blank lines part documents; otherwise a file is one document");
   tokenize_command
-      ->add_option("--shard-tokens", tokenizing.options.shard_tokens, "Start a new shard at the first document behind this")
+      ->add_option("--shard-tokens", tokenizing.options.shard_tokens,
+                   "Start a new shard at the first document behind this")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
       ->capture_default_str();
-  tokenize_command->add_option("--threads", tokenizing.options.threads, "Workers; the output does not depend on it")
+  tokenize_command
+      ->add_option("--threads", tokenizing.options.threads, "Workers; the output does not depend on it")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   tokenize_command
-      ->add_option("--parts", tokenizing.parts,
-                   "These sub-folders of --input, each into the sub-folder of that name of --output: train,held-out")
+      ->add_option(
+          "--parts", tokenizing.parts,
+          "These sub-folders of --input, each into the sub-folder of that name of --output: train,held-out")
       ->delimiter(',');
   tokenize_command->add_flag("--allow-empty", tokenizing.allow_empty,
                              "An input folder without files is no error (a node that got no share)");
   tokenize_command->footer(
-      "Every document ends with the tokenizer's end token. Bytes that are not UTF-8 become U+FFFD and are counted.\n"
-      "Shards are named after their first input file, so nodes with different files can share one output prefix.\n\n"
-      "Example:\n  muster-data tokenize --input texts/ --tokenizer tokenizer/tokenizer.model --output shards/");
+      "Every document ends with the tokenizer's end token. Bytes that are not UTF-8 become U+FFFD and are "
+      "counted.\n"
+      "Shards are named after their first input file, so nodes with different files can share one output "
+      "prefix.\n\n"
+      "Example:\n  muster-data tokenize --input texts/ --tokenizer tokenizer/tokenizer.model --output "
+      "shards/");
 
   std::string folder;
   auto* info_command = app.add_subcommand("info", "Show the shards of a folder and check every byte of them");

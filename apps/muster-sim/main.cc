@@ -14,9 +14,9 @@ namespace {
 using muster::sim::RunResult;
 
 void print_summary(std::uint64_t seed, const RunResult& result) {
-  std::cout << "seed " << seed << ": " << result.jobs << " jobs, " << result.commits << " commits, " << result.crashes
-            << " crashes of musterd, " << muster::format_duration(result.virtual_time) << " of virtual time, history "
-            << std::hex << result.history_hash << std::dec << "\n";
+  std::cout << "seed " << seed << ": " << result.jobs << " jobs, " << result.commits << " commits, "
+            << result.crashes << " crashes of musterd, " << muster::format_duration(result.virtual_time)
+            << " of virtual time, history " << std::hex << result.history_hash << std::dec << "\n";
   for (const auto& violation : result.violations) std::cout << "VIOLATION: " << violation << "\n";
   if (result.violations.empty()) std::cout << "every check held\n";
 }
@@ -53,8 +53,9 @@ int play_scenarios(const std::vector<std::string>& files, bool verbose) {
 
 int main(int argc, char** argv) {
   CLI::App app("Plays random worlds and scenarios through Muster's control plane, on virtual time.");
-  app.footer("Examples:\n  muster-sim --seed 8123\n  muster-sim --seed 1 --count 1000\n"
-             "  muster-sim scenario tests/scenarios/*.txt");
+  app.footer(
+      "Examples:\n  muster-sim --seed 8123\n  muster-sim --seed 1 --count 1000\n"
+      "  muster-sim scenario tests/scenarios/*.txt");
   std::uint64_t seed = 1;
   std::uint64_t count = 1;
   bool quiet = false;

@@ -11,8 +11,8 @@
 namespace muster::train {
 
 struct SourceArguments {
-  std::string file;                 // TOML; empty: none
-  std::vector<std::string> sets;    // KEY=VALUE
+  std::string file;               // TOML; empty: none
+  std::vector<std::string> sets;  // KEY=VALUE
   std::string job_root = "/opt/ml";
 };
 

@@ -13,15 +13,18 @@ namespace muster::train {
 namespace {
 
 constexpr char kExitCodes[] =
-    "Exit codes: 0 done; 1 failed; 2 wrong arguments; 69 another rank was lost; 75 saved and stopped by SIGTERM\n"
+    "Exit codes: 0 done; 1 failed; 2 wrong arguments; 69 another rank was lost; 75 saved and stopped by "
+    "SIGTERM\n"
     "before the last step (0 in a job of Muster): start again to go on. A killed rank: 128 + signal.\n";
 
 void add_source(CLI::App& app, SourceArguments& source) {
-  app.add_option("file", source.file, "Configuration (TOML); every key may also be given by --set")->type_name("FILE.toml");
+  app.add_option("file", source.file, "Configuration (TOML); every key may also be given by --set")
+      ->type_name("FILE.toml");
   app.add_option("--set", source.sets, "Set one key, for example --set train.steps=400; the last one wins")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_option("--job-root", source.job_root, "Where a job's files are; used if input/config/hyperparameters.json is there")
+  app.add_option("--job-root", source.job_root,
+                 "Where a job's files are; used if input/config/hyperparameters.json is there")
       ->type_name("DIR")
       ->capture_default_str();
 }
@@ -29,20 +32,25 @@ void add_source(CLI::App& app, SourceArguments& source) {
 void add_train(CLI::App& app, TrainArguments& arguments) {
   auto* train = app.add_subcommand("train", "Train a model, on one node or several");
   add_source(*train, arguments.source);
-  train->add_option("--accept", arguments.accept, "Resume although this key has changed (trajectory keys only)")
+  train
+      ->add_option("--accept", arguments.accept,
+                   "Resume although this key has changed (trajectory keys only)")
       ->type_name("KEY")
       ->allow_extra_args(false);
   train->add_option("--nproc", arguments.launch.nproc, "Ranks on this node [1]")->type_name("N");
-  train->add_option("--nodes", arguments.launch.nodes, "Nodes in all; the command is started once on each")->type_name("N");
+  train->add_option("--nodes", arguments.launch.nodes, "Nodes in all; the command is started once on each")
+      ->type_name("N");
   train->add_option("--node-rank", arguments.launch.node_rank, "Number of this node, from 0")->type_name("K");
-  train->add_option("--master", arguments.launch.master, "Address of node 0 and a free port there")->type_name("HOST:PORT");
-  train->footer(std::string("Keys and their defaults: muster-train config --explain\n"
-                            "In a job everything comes from /opt/ml: hyperparameters are keys, channels named train,\n"
-                            "validation and tokenizer are the data. Under torchrun the process is a rank.\n") +
-                kExitCodes +
-                "\nExample:\n"
-                "  muster-train train --nproc 2 --set data.train=shards/ --set data.validation=held-out/ \\\n"
-                "    --set checkpoint.dir=ckpt/ --set output.dir=model/ --set train.steps=400");
+  train->add_option("--master", arguments.launch.master, "Address of node 0 and a free port there")
+      ->type_name("HOST:PORT");
+  train->footer(
+      std::string("Keys and their defaults: muster-train config --explain\n"
+                  "In a job everything comes from /opt/ml: hyperparameters are keys, channels named train,\n"
+                  "validation and tokenizer are the data. Under torchrun the process is a rank.\n") +
+      kExitCodes +
+      "\nExample:\n"
+      "  muster-train train --nproc 2 --set data.train=shards/ --set data.validation=held-out/ \\\n"
+      "    --set checkpoint.dir=ckpt/ --set output.dir=model/ --set train.steps=400");
   const std::string internal;  // options without a group are not shown in the help
   train->add_option("--rank", arguments.rank)->group(internal);
   train->add_option("--world", arguments.world)->group(internal);
@@ -56,23 +64,40 @@ void add_train(CLI::App& app, TrainArguments& arguments) {
 
 void add_model_commands(CLI::App& app, EvalArguments& eval, GenerateArguments& generate) {
   auto* e = app.add_subcommand("eval", "Loss and bits per byte of a model on held-out shards");
-  e->add_option("--model", eval.model, "Folder that training wrote (output.dir or checkpoint.dir)")->required()->type_name("DIR");
+  e->add_option("--model", eval.model, "Folder that training wrote (output.dir or checkpoint.dir)")
+      ->required()
+      ->type_name("DIR");
   e->add_option("--data", eval.data, "Folder of token shards")->required()->type_name("DIR");
-  e->add_option("--windows", eval.windows, "Windows at most [all]")->check(CLI::PositiveNumber)->type_name("N");
-  e->add_option("--batch", eval.batch, "Windows a forward pass")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  e->add_option("--windows", eval.windows, "Windows at most [all]")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  e->add_option("--batch", eval.batch, "Windows a forward pass")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   e->add_option("--threads", eval.threads, "Threads [all cores]")->check(CLI::Range(0, 1024));
   e->footer("Example:\n  muster-train eval --model model/ --data held-out/");
 
   auto* g = app.add_subcommand("generate", "Write text with a model");
-  g->add_option("--model", generate.model, "Folder that training wrote (output.dir or checkpoint.dir)")->required()->type_name("DIR");
+  g->add_option("--model", generate.model, "Folder that training wrote (output.dir or checkpoint.dir)")
+      ->required()
+      ->type_name("DIR");
   g->add_option("--prompt", generate.prompt, "Text to go on from [none]")->type_name("TEXT");
-  g->add_option("--temperature", generate.temperature, "0: always the likeliest token")->check(CLI::Range(0.0, 100.0))->capture_default_str();
-  g->add_option("--top-k", generate.top_k, "Draw among the k likeliest tokens; 0: among all")->check(CLI::NonNegativeNumber)->capture_default_str();
+  g->add_option("--temperature", generate.temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  g->add_option("--top-k", generate.top_k, "Draw among the k likeliest tokens; 0: among all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   g->add_option("--seed", generate.seed, "The same seed gives the same text")->capture_default_str();
-  g->add_option("--tokens", generate.tokens, "Tokens at most")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  g->add_option("--tokenizer", generate.tokenizer, "tokenizer.model [the one in the model's folder]")->type_name("FILE");
+  g->add_option("--tokens", generate.tokens, "Tokens at most")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  g->add_option("--tokenizer", generate.tokenizer, "tokenizer.model [the one in the model's folder]")
+      ->type_name("FILE");
   g->add_option("--threads", generate.threads, "Threads [all cores]")->check(CLI::Range(0, 1024));
-  g->footer("Example:\n  muster-train generate --model model/ --prompt \"In the beginning\" --temperature 0.7 --seed 1");
+  g->footer(
+      "Example:\n  muster-train generate --model model/ --prompt \"In the beginning\" --temperature 0.7 "
+      "--seed 1");
 }
 
 int run(int argc, char** argv, const std::string& gemm_path) {
@@ -96,14 +121,16 @@ int run(int argc, char** argv, const std::string& gemm_path) {
   auto* c = app.add_subcommand("config", "Show the configuration that train would use");
   add_source(*c, config.source);
   c->add_flag("--explain", config.explain, "With class, source and meaning of every key");
-  c->footer("identity keys may not change when a run is resumed, trajectory keys only with --accept, operational\n"
-            "keys are free.\n\nExample:\n  muster-train config --explain run.toml --set train.steps=100");
+  c->footer(
+      "identity keys may not change when a run is resumed, trajectory keys only with --accept, operational\n"
+      "keys are free.\n\nExample:\n  muster-train config --explain run.toml --set train.steps=100");
   auto* ckpt = app.add_subcommand("ckpt", "Look at checkpoints");
   ckpt->require_subcommand(1);
   auto* ls = ckpt->add_subcommand("ls", "List the checkpoints of a folder");
   ls->add_option("folder", ls_folder)->required();
   ls->footer("Example:\n  muster-train ckpt ls ckpt/");
-  auto* verify = ckpt->add_subcommand("verify", "Check every byte; exit code 1 if a finished step is damaged");
+  auto* verify =
+      ckpt->add_subcommand("verify", "Check every byte; exit code 1 if a finished step is damaged");
   verify->add_option("folder", verify_folder)->required();
   verify->footer("Example:\n  muster-train ckpt verify ckpt/");
   auto* version = app.add_subcommand("version", "Print the version");

@@ -20,10 +20,12 @@ Result<void> eval(const EvalArguments& arguments) {
   MUSTER_TRY(LoadedModel loaded, load_model(arguments.model));
   MUSTER_TRY(const auto stream, shard_stream(arguments.data));
   if (stream->tokenizer_hash() != loaded.tokenizer_hash) {
-    return fail(ErrorCode::failed_precondition, "the model was trained with tokenizer " + loaded.tokenizer_hash + ", " +
-                                                    arguments.data + " is made with " + stream->tokenizer_hash());
+    return fail(ErrorCode::failed_precondition, "the model was trained with tokenizer " +
+                                                    loaded.tokenizer_hash + ", " + arguments.data +
+                                                    " is made with " + stream->tokenizer_hash());
   }
-  MUSTER_TRY(const Loader loader, Loader::create(*stream, static_cast<std::uint64_t>(loaded.config.sequence), 0));
+  MUSTER_TRY(const Loader loader,
+             Loader::create(*stream, static_cast<std::uint64_t>(loaded.config.sequence), 0));
   Comm alone("eval", single_transport());
   MUSTER_TRY(const Evaluation e, evaluate(loaded.model, loader, static_cast<std::uint64_t>(arguments.windows),
                                           static_cast<std::uint64_t>(arguments.batch), alone));
@@ -36,21 +38,26 @@ Result<void> eval(const EvalArguments& arguments) {
 Result<void> generate_text(const GenerateArguments& arguments) {
   set_threads(arguments.threads > 0 ? arguments.threads : usable_cores());
   MUSTER_TRY(LoadedModel loaded, load_model(arguments.model));
-  const std::string path = arguments.tokenizer.empty() ? arguments.model + "/tokenizer.model" : arguments.tokenizer;
+  const std::string path =
+      arguments.tokenizer.empty() ? arguments.model + "/tokenizer.model" : arguments.tokenizer;
   auto tokenizer = text::Tokenizer::load(path);
   if (!tokenizer) {
-    return tl::unexpected(tokenizer.error().with_context("tokenizer (a folder of checkpoints has none: give --tokenizer FILE)"));
+    return tl::unexpected(tokenizer.error().with_context(
+        "tokenizer (a folder of checkpoints has none: give --tokenizer FILE)"));
   }
   if (tokenizer->hash() != loaded.tokenizer_hash) {
-    return fail(ErrorCode::failed_precondition, "the model was trained with tokenizer " + loaded.tokenizer_hash + ", " +
-                                                    path + " is " + tokenizer->hash());
+    return fail(ErrorCode::failed_precondition, "the model was trained with tokenizer " +
+                                                    loaded.tokenizer_hash + ", " + path + " is " +
+                                                    tokenizer->hash());
   }
   // In training a text begins behind the end token of the one before.
   std::vector<std::int64_t> prompt;
   if (tokenizer->eos() >= 0) prompt.push_back(tokenizer->eos());
   const auto words = tokenizer->encode(arguments.prompt);
   prompt.insert(prompt.end(), words.begin(), words.end());
-  if (prompt.empty()) return fail(ErrorCode::invalid_argument, "--prompt is needed: this tokenizer has no end token to begin from");
+  if (prompt.empty())
+    return fail(ErrorCode::invalid_argument,
+                "--prompt is needed: this tokenizer has no end token to begin from");
   MUSTER_TRY(const auto made, generate(loaded.model, prompt,
                                        {.tokens_max = arguments.tokens,
                                         .temperature = arguments.temperature,

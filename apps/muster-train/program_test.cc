@@ -43,8 +43,9 @@ class Program : public testing::Test {
   static void TearDownTestSuite() { delete folder_; }
 
   static std::string some_text(std::uint64_t seed, std::size_t bytes) {
-    static constexpr const char* kWords[] = {"the ", "cat ", "and ", "dog ", "ran ", "to ", "a ", "house.\n", "river ",
-                                             "slowly ", "of ", "light ", "stone ", "sea.\n", "wind ", "over "};
+    static constexpr const char* kWords[] = {"the ",   "cat ",     "and ",   "dog ",    "ran ", "to ",
+                                             "a ",     "house.\n", "river ", "slowly ", "of ",  "light ",
+                                             "stone ", "sea.\n",   "wind ",  "over "};
     Rng rng(seed);
     std::string out;
     while (out.size() < bytes) out += kWords[rng.below(16)];
@@ -106,8 +107,9 @@ Finished finish(const Child& child) {
 }
 
 std::vector<std::string> train_arguments(const std::string& train, const std::vector<std::string>& more) {
-  std::vector<std::string> arguments = {"--set", "model.preset=tiny",  "--set", "train.sequence=16", "--set", "train.batch=4",
-                                        "--set", "train.micro_batch=2", "--set", "optim.lr=0.01",    "--set", "run.threads=1",
+  std::vector<std::string> arguments = {"--set", "model.preset=tiny",   "--set",      "train.sequence=16",
+                                        "--set", "train.batch=4",       "--set",      "train.micro_batch=2",
+                                        "--set", "optim.lr=0.01",       "--set",      "run.threads=1",
                                         "--set", "data.train=" + train, "--job-root", "/nonexistent"};
   arguments.insert(arguments.begin(), "train");
   arguments.insert(arguments.end(), more.begin(), more.end());
@@ -140,25 +142,34 @@ std::string checksums(const std::string& step) {
 TEST_F(Program, TrainsEvaluatesAndWrites) {
   const TempDir out;
   const auto run = finish(start(train_arguments(
-      shared("train"), sets({"data.validation=" + shared("held-out"), "data.tokenizer=" + shared("tokenizer/tokenizer.model"),
-                             "output.dir=" + out / "model", "checkpoint.dir=" + out / "ckpt", "train.steps=30",
-                             "log.every=10"}) + std::vector<std::string>{"--nproc", "2"})));
+      shared("train"),
+      sets({"data.validation=" + shared("held-out"), "data.tokenizer=" + shared("tokenizer/tokenizer.model"),
+            "output.dir=" + out / "model", "checkpoint.dir=" + out / "ckpt", "train.steps=30",
+            "log.every=10"}) +
+          std::vector<std::string>{"--nproc", "2"})));
   ASSERT_EQ(run.code, 0) << run.out << run.err;
   EXPECT_EQ(run.err, "");
   EXPECT_THAT(run.out, HasSubstr("start ranks=2 "));
-  EXPECT_THAT(run.out, ContainsRegex("\nstep=30/30 loss=[0-9.]+ grad_norm=[0-9.]+ lr=[0-9.e+-]+ tokens_per_s=[0-9]+ left_s=0\n"));
+  EXPECT_THAT(
+      run.out,
+      ContainsRegex(
+          "\nstep=30/30 loss=[0-9.]+ grad_norm=[0-9.]+ lr=[0-9.e+-]+ tokens_per_s=[0-9]+ left_s=0\n"));
   const auto value_after = [&](const std::string& head, const std::string& name) {
     const auto at = run.out.find(name + "=", run.out.find(head));
     return std::atof(run.out.c_str() + at + name.size() + 1);
   };
   EXPECT_LT(value_after("eval step=30", "bits_per_byte"), value_after("eval step=0", "bits_per_byte") - 0.2);
 
-  const auto evaluated = finish(start({"eval", "--model", out / "model", "--data", shared("held-out"), "--windows", "64"}));
+  const auto evaluated =
+      finish(start({"eval", "--model", out / "model", "--data", shared("held-out"), "--windows", "64"}));
   EXPECT_EQ(evaluated.code, 0) << evaluated.err;
-  EXPECT_NEAR(std::atof(evaluated.out.c_str() + evaluated.out.find("loss=") + 5), value_after("eval step=30", "loss"), 2e-4);
+  EXPECT_NEAR(std::atof(evaluated.out.c_str() + evaluated.out.find("loss=") + 5),
+              value_after("eval step=30", "loss"), 2e-4);
 
-  const std::vector<std::string> generate = {"generate", "--model", out / "model", "--prompt", "the cat", "--tokens", "20"};
-  const auto one = finish(start(generate)), two = finish(start(generate + std::vector<std::string>{"--seed", "0"}));
+  const std::vector<std::string> generate = {"generate", "--model",  out / "model", "--prompt",
+                                             "the cat",  "--tokens", "20"};
+  const auto one = finish(start(generate)),
+             two = finish(start(generate + std::vector<std::string>{"--seed", "0"}));
   const auto other = finish(start(generate + std::vector<std::string>{"--seed", "5"}));
   EXPECT_EQ(one.code, 0) << one.err;
   EXPECT_THAT(one.out, testing::StartsWith("the cat"));
@@ -175,12 +186,14 @@ TEST_F(Program, TrainsEvaluatesAndWrites) {
   EXPECT_THAT(damaged.out, HasSubstr("damaged: step-30/rank-1.bin has 100 bytes"));
 }
 
-// One rank is killed in the middle; the same command goes on, and ends with the bits of a run without the fault.
+// One rank is killed in the middle; the same command goes on, and ends with the bits of a run without the
+// fault.
 TEST_F(Program, AKilledRankIsNamedAndTheRunGoesOnBitwise) {
   const TempDir out;
   const auto arguments = [&](const std::string& name) {
-    return train_arguments(shared("train"), sets({"checkpoint.dir=" + out / name, "checkpoint.every=5", "train.steps=120",
-                                                  "log.every=1"}) + std::vector<std::string>{"--nproc", "2"});
+    return train_arguments(shared("train"), sets({"checkpoint.dir=" + out / name, "checkpoint.every=5",
+                                                  "train.steps=120", "log.every=1"}) +
+                                                std::vector<std::string>{"--nproc", "2"});
   };
   const Child agent = start(arguments("parts"));
   read_until(agent.out, "start ranks=2");
@@ -213,7 +226,8 @@ TEST_F(Program, AKilledRankIsNamedAndTheRunGoesOnBitwise) {
 TEST_F(Program, SigtermSavesAndStops) {
   const TempDir out;
   const auto arguments = train_arguments(
-      shared("train"), sets({"checkpoint.dir=" + out / "ckpt", "checkpoint.every=0", "train.steps=1000000", "log.every=1"}));
+      shared("train"),
+      sets({"checkpoint.dir=" + out / "ckpt", "checkpoint.every=0", "train.steps=1000000", "log.every=1"}));
   {
     const Child agent = start(arguments + std::vector<std::string>{"--nproc", "2"});
     read_until(agent.out, "step=1/1000000");
@@ -223,7 +237,8 @@ TEST_F(Program, SigtermSavesAndStops) {
     EXPECT_THAT(run.out, ContainsRegex("checkpoint step=[0-9]+ path="));
     EXPECT_THAT(run.out, ContainsRegex("stopped at step [0-9]+ of 1000000; start again to go on"));
   }
-  const Child agent = start(arguments + std::vector<std::string>{"--nproc", "2"}, {{"TRAINING_JOB_NAME", "demo"}});
+  const Child agent =
+      start(arguments + std::vector<std::string>{"--nproc", "2"}, {{"TRAINING_JOB_NAME", "demo"}});
   EXPECT_THAT(read_until(agent.out, "resume step="), testing::Not(HasSubstr("step=1/")));
   read_until(agent.out, "loss=");
   kill(agent.pid, SIGTERM);
@@ -232,15 +247,20 @@ TEST_F(Program, SigtermSavesAndStops) {
   EXPECT_THAT(run.out, HasSubstr("stopped at step"));
 }
 
-// Each process is a rank, as torchrun starts them; rank 0 hosts the store, since nobody says that an agent does.
+// Each process is a rank, as torchrun starts them; rank 0 hosts the store, since nobody says that an agent
+// does.
 TEST_F(Program, UnderTorchrunsVariablesAProcessIsARank) {
   auto listener = listen_for_store("127.0.0.1", 0);
   const std::string port = std::to_string((*start_store("127.0.0.1", *std::move(listener)))->port());
   std::vector<Child> ranks;
   for (const char* rank : {"0", "1"}) {
-    ranks.push_back(start(train_arguments(shared("train"), sets({"train.steps=3"})),
-                          {{"RANK", rank}, {"LOCAL_RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"},
-                           {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}));
+    ranks.push_back(
+        start(train_arguments(shared("train"), sets({"train.steps=3"})), {{"RANK", rank},
+                                                                          {"LOCAL_RANK", rank},
+                                                                          {"WORLD_SIZE", "2"},
+                                                                          {"LOCAL_WORLD_SIZE", "2"},
+                                                                          {"MASTER_ADDR", "127.0.0.1"},
+                                                                          {"MASTER_PORT", port}}));
   }
   const auto first = finish(ranks[0]), second = finish(ranks[1]);
   EXPECT_EQ(first.code, 0) << first.err;
@@ -266,9 +286,14 @@ class Job : public Program {
   }
   static Variables node_variables(int node, int port) {
     const std::string rank = std::to_string(node);
-    return {{"TRAINING_JOB_NAME", "demo"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)},
-            {"WORLD_SIZE", "2"},           {"RANK", rank},               {"LOCAL_RANK", "0"},
-            {"LOCAL_WORLD_SIZE", "1"},     {"NODE_RANK", rank}};
+    return {{"TRAINING_JOB_NAME", "demo"},
+            {"MASTER_ADDR", "127.0.0.1"},
+            {"MASTER_PORT", std::to_string(port)},
+            {"WORLD_SIZE", "2"},
+            {"RANK", rank},
+            {"LOCAL_RANK", "0"},
+            {"LOCAL_WORLD_SIZE", "1"},
+            {"NODE_RANK", rank}};
   }
   static int free_port() {
     auto listener = listen_for_store("127.0.0.1", 0);
@@ -301,7 +326,8 @@ TEST_F(Job, TwoNodesTrainFromOptMl) {
   EXPECT_TRUE(fs::exists(roots / "0/model/tokenizer.model"));
   EXPECT_FALSE(fs::exists(roots / "1/model"));
   // Each node holds its own share; together they are the checkpoint, as the bucket brings them together.
-  EXPECT_THAT(finish(start({"ckpt", "verify", roots / "0/checkpoints"})).out, HasSubstr("rank-1.bin is missing"));
+  EXPECT_THAT(finish(start({"ckpt", "verify", roots / "0/checkpoints"})).out,
+              HasSubstr("rank-1.bin is missing"));
   for (const char* step : {"step-10", "step-12"}) {
     fs::copy(roots / "1/checkpoints" + "/" + step, roots / "0/checkpoints" + "/" + step,
              fs::copy_options::recursive | fs::copy_options::skip_existing);
@@ -317,13 +343,17 @@ TEST_F(Job, FailuresBecomeTheReason) {
   make_node(root, 0, R"({"train.stepz": "3"})");
   const auto unknown = finish(start({"train", "--job-root", root}));
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_THAT(*read_file(root + "/output/failure"), HasSubstr("hyperparameters.json: unknown key train.stepz; did you mean train.steps?"));
+  EXPECT_THAT(*read_file(root + "/output/failure"),
+              HasSubstr("hyperparameters.json: unknown key train.stepz; did you mean train.steps?"));
 
-  ASSERT_TRUE(write_file_atomic(root + "/input/config/resourceconfig.json", R"({"current_host":"h","hosts":["h"]})"));
-  ASSERT_TRUE(write_file_atomic(root + "/input/config/hyperparameters.json", R"({"data.train": "/no/such/folder"})"));
+  ASSERT_TRUE(
+      write_file_atomic(root + "/input/config/resourceconfig.json", R"({"current_host":"h","hosts":["h"]})"));
+  ASSERT_TRUE(
+      write_file_atomic(root + "/input/config/hyperparameters.json", R"({"data.train": "/no/such/folder"})"));
   const auto missing = finish(start({"train", "--job-root", root}));
   EXPECT_EQ(missing.code, 1);
-  EXPECT_THAT(*read_file(root + "/output/failure"), HasSubstr("rank 0 ended with exit code 1: muster-train: rank 0: tokens of /no/such/folder"));
+  EXPECT_THAT(*read_file(root + "/output/failure"),
+              HasSubstr("rank 0 ended with exit code 1: muster-train: rank 0: tokens of /no/such/folder"));
 }
 
 TEST(CommandLine, BadArgumentsAndHelp) {
@@ -331,7 +361,8 @@ TEST(CommandLine, BadArgumentsAndHelp) {
   EXPECT_EQ(finish(start({"fly"})).code, 2);
   const auto help = finish(start({"--help"}));
   EXPECT_EQ(help.code, 0);
-  for (const char* word : {"train", "eval", "generate", "config", "ckpt", "version", "Exit codes"}) EXPECT_THAT(help.out, HasSubstr(word));
+  for (const char* word : {"train", "eval", "generate", "config", "ckpt", "version", "Exit codes"})
+    EXPECT_THAT(help.out, HasSubstr(word));
   EXPECT_THAT(finish(start({"train", "--help"})).out, testing::Not(HasSubstr("--local-rank")));
   EXPECT_THAT(finish(start({"version"})).out, testing::StartsWith("muster-train "));
   const auto nothing = finish(start({"train", "--job-root", "/nonexistent"}));
@@ -340,11 +371,13 @@ TEST(CommandLine, BadArgumentsAndHelp) {
   const auto uneven = finish(start({"--nproc", "3", "--job-root", "/nonexistent", "--set", "data.train=x"}));
   EXPECT_EQ(uneven.code, 2);
   EXPECT_THAT(uneven.err, HasSubstr("times 3 ranks; the nearest is"));
-  const auto explained = finish(start({"config", "--explain", "--set", "train.steps=7", "--job-root", "/nonexistent"}));
+  const auto explained =
+      finish(start({"config", "--explain", "--set", "train.steps=7", "--job-root", "/nonexistent"}));
   EXPECT_EQ(explained.code, 0);
   EXPECT_THAT(explained.out, ContainsRegex("train.steps +7 +trajectory +--set"));
   EXPECT_EQ(finish(start({"ckpt", "ls", "/nonexistent"})).code, 1);
-  EXPECT_THAT(finish(start({"eval", "--model", "/nonexistent", "--data", "x"})).err, HasSubstr("no model in /nonexistent"));
+  EXPECT_THAT(finish(start({"eval", "--model", "/nonexistent", "--data", "x"})).err,
+              HasSubstr("no model in /nonexistent"));
 }
 
 }  // namespace

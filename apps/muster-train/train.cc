@@ -54,7 +54,9 @@ Result<RankPlace> place_of(const TrainArguments& arguments) {
                   .address = arguments.address,
                   .epoch = arguments.epoch};
   const auto colon = arguments.store.rfind(':');
-  const auto port = colon == std::string::npos ? std::nullopt : parse_int(std::string_view(arguments.store).substr(colon + 1));
+  const auto port = colon == std::string::npos
+                        ? std::nullopt
+                        : parse_int(std::string_view(arguments.store).substr(colon + 1));
   if (!port || *port < 0 || *port > 65535) {
     return fail(ErrorCode::invalid_argument, "--store " + arguments.store + ": expected HOST:PORT");
   }
@@ -75,13 +77,14 @@ int as_rank(const TrainArguments& arguments, const Config& config, RankPlace pla
 // What every rank would refuse is refused once.
 Result<void> check_before_start(const Config& config, const NodePlace& place) {
   if (config.train_data.empty()) {
-    return fail(ErrorCode::invalid_argument,
-                "data.train is not set: give --set data.train=FOLDER, a folder of token shards (muster-data tokenize "
-                "makes them), or in a job a channel named train");
+    return fail(
+        ErrorCode::invalid_argument,
+        "data.train is not set: give --set data.train=FOLDER, a folder of token shards (muster-data tokenize "
+        "makes them), or in a job a channel named train");
   }
   MUSTER_TRY(const Mesh mesh, Mesh::create(place.nodes * place.ranks, config.mesh));
-  MUSTER_CHECK(split_batch(static_cast<std::uint64_t>(config.batch), static_cast<std::uint64_t>(config.micro_batch),
-                           mesh.batch_size(), 0));
+  MUSTER_CHECK(split_batch(static_cast<std::uint64_t>(config.batch),
+                           static_cast<std::uint64_t>(config.micro_batch), mesh.batch_size(), 0));
   return {};
 }
 
@@ -95,7 +98,8 @@ Result<AgentEnd> as_agent(const TrainArguments& arguments, const NodePlace& plac
     port = store->port();
   }
   MUSTER_TRY(const std::string program, own_program());
-  AgentOptions options{.command = {program}, .place = place, .store_host = place.master_host, .store_port = port};
+  AgentOptions options{
+      .command = {program}, .place = place, .store_host = place.master_host, .store_port = port};
   options.command.insert(options.command.end(), arguments.command_line.begin(), arguments.command_line.end());
   return run_agent(options);
 }
@@ -115,7 +119,8 @@ Result<int> train(const TrainArguments& arguments, const Sources& sources) {
   if (!flags.nproc && sources.config.nproc > 0) flags.nproc = static_cast<int>(sources.config.nproc);
   std::string resources;
   if (sources.job.in_job) {
-    if (auto text = read_file(arguments.source.job_root + "/input/config/resourceconfig.json", 16 << 20)) resources = *text;
+    if (auto text = read_file(arguments.source.job_root + "/input/config/resourceconfig.json", 16 << 20))
+      resources = *text;
   }
   MUSTER_TRY(Place place, discover(flags, variable, resources));
   if (place.rank) return as_rank(arguments, sources.config, *std::move(place.rank));
@@ -152,7 +157,8 @@ int config_command(const ConfigArguments& arguments) {
     std::cout << explain(sources->config);
     return kExitDone;
   }
-  for (const auto& [key, value] : to_json(sources->config)) std::cout << key << " = " << json::dump(value) << "\n";
+  for (const auto& [key, value] : to_json(sources->config))
+    std::cout << key << " = " << json::dump(value) << "\n";
   return kExitDone;
 }
 

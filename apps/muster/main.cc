@@ -22,15 +22,18 @@ constexpr const char* kExitCodes =
 std::vector<cli::DoctorCheck> local_checks(const cli::Common& common) {
   engine::local::Options options;
   options.data_directory = std::filesystem::absolute(common.data).lexically_normal().string();
-  options.runner_program = std::filesystem::read_symlink("/proc/self/exe").parent_path().string() + "/muster-runner";
+  options.runner_program =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path().string() + "/muster-runner";
   if (const auto made = data::DataDirectory::open_or_create(common.data); !made) {
     return {{"fail", "data directory", made.error().message, "choose another with --data"}};
   }
   std::vector<cli::DoctorCheck> out;
   for (const auto& check : engine::local::doctor(options)) {
     using State = engine::local::Check::State;
-    out.push_back({check.state == State::ok ? "ok" : check.state == State::warn ? "warn" : "fail", check.name,
-                   check.message, check.remedy});
+    out.push_back({check.state == State::ok     ? "ok"
+                   : check.state == State::warn ? "warn"
+                                                : "fail",
+                   check.name, check.message, check.remedy});
   }
   return out;
 }
@@ -40,10 +43,13 @@ class Commands {
   explicit Commands(CLI::App& app) : app_(app) {
     app.require_subcommand(1);
     app.fallthrough();
-    app.add_option("--data", common_.data, "data directory of the service")->envname("MUSTER_DATA")
+    app.add_option("--data", common_.data, "data directory of the service")
+        ->envname("MUSTER_DATA")
         ->check([](const std::string& path) { return path.empty() ? "a folder is needed" : ""; })
         ->capture_default_str();
-    app.add_option("--output", output_, "text or json")->check(CLI::IsMember({"text", "json"}))->capture_default_str();
+    app.add_option("--output", output_, "text or json")
+        ->check(CLI::IsMember({"text", "json"}))
+        ->capture_default_str();
     app.footer(std::string(kExitCodes) + "\n`muster COMMAND --help` shows each command with an example.");
     service();
     jobs();
@@ -53,7 +59,8 @@ class Commands {
   int result() const { return result_; }
 
  private:
-  CLI::App* add(const std::string& name, const std::string& what, const std::string& example, std::function<int()> run) {
+  CLI::App* add(const std::string& name, const std::string& what, const std::string& example,
+                std::function<int()> run) {
     auto* command = app_.add_subcommand(name, what);
     command->footer("Example:\n  " + example);
     command->callback([this, run = std::move(run)] {
@@ -63,7 +70,8 @@ class Commands {
     return command;
   }
 
-  CLI::App* named(const std::string& name, const std::string& what, const std::string& example, std::function<int()> run) {
+  CLI::App* named(const std::string& name, const std::string& what, const std::string& example,
+                  std::function<int()> run) {
     auto* command = add(name, what, example, std::move(run));
     command->add_option("NAME", name_, "name of the job")->required();
     return command;
@@ -82,7 +90,8 @@ class Commands {
                        });
                      });
     auto* stop = down->add_flag("--stop-jobs", down_.stop_jobs, "stop every job and wait for its end");
-    auto* leave = down->add_flag("--leave-jobs", down_.leave_jobs, "jobs run on; the next `muster up` finds them");
+    auto* leave =
+        down->add_flag("--leave-jobs", down_.leave_jobs, "jobs run on; the next `muster up` finds them");
     auto* now = down->add_flag("--now", down_.now, "kill jobs and service within seconds");
     stop->excludes(leave, now);
     leave->excludes(now);
@@ -91,7 +100,8 @@ class Commands {
     env->add_flag("--sagemaker-sdk", sdk_, "also write the configuration file that the SageMaker SDKs need");
     add("doctor", "Say what this machine can isolate and what is missing", "muster doctor",
         [this] { return cli::doctor(common_, [this] { return local_checks(common_); }); });
-    add("nodes", "Show the nodes and what each is doing", "muster nodes", [this] { return cli::show_nodes(common_); });
+    add("nodes", "Show the nodes and what each is doing", "muster nodes",
+        [this] { return cli::show_nodes(common_); });
   }
 
   void submit(const std::string& name, cli::RequestKind kind, const std::string& what) {
@@ -99,7 +109,9 @@ class Commands {
       submit_.kind = kind;
       return cli::submit_file(common_, submit_);
     });
-    command->add_option("FILE", submit_.file, "the request in TOML, with the API's member names; local paths in S3Uri are uploaded")
+    command
+        ->add_option("FILE", submit_.file,
+                     "the request in TOML, with the API's member names; local paths in S3Uri are uploaded")
         ->required();
     command->add_flag("--watch", submit_.watch, "show the job until it ends");
     command->add_flag("--logs", submit_.show_logs, "with --watch: show the first node's log");
@@ -114,7 +126,8 @@ class Commands {
         ->check(CLI::IsMember({"InProgress", "Completed", "Failed", "Stopping", "Stopped"}));
     list->add_option("--name", list_.contains, "only names that contain this");
     list->add_option("--limit", list_.limit, "at most")->check(CLI::Range(1, 10'000))->capture_default_str();
-    named("job", "Show one job and its history", "muster job demo-7f3a", [this] { return cli::show_job(common_, name_); });
+    named("job", "Show one job and its history", "muster job demo-7f3a",
+          [this] { return cli::show_job(common_, name_); });
     auto* logs = named("logs", "Show a job's log", "muster logs demo-7f3a -f",
                        [this] { return cli::show_logs(common_, name_, logs_); });
     logs->add_flag("-f,--follow", logs_.follow, "go on until the job ends");
@@ -122,8 +135,11 @@ class Commands {
     named("stop", "Stop a job: SIGTERM, 120 s, SIGKILL", "muster stop demo-7f3a",
           [this] { return cli::stop_job(common_, name_); });
     auto* wait = named("wait", "Wait for the end of a job; the exit code tells how it ended",
-                       "muster wait demo-7f3a && echo trained", [this] { return cli::wait_job(common_, name_, timeout_); });
-    wait->add_option("--timeout", timeout_, "seconds; 0: for ever")->check(CLI::Range(0, 10'000'000))->capture_default_str();
+                       "muster wait demo-7f3a && echo trained",
+                       [this] { return cli::wait_job(common_, name_, timeout_); });
+    wait->add_option("--timeout", timeout_, "seconds; 0: for ever")
+        ->check(CLI::Range(0, 10'000'000))
+        ->capture_default_str();
   }
 
   void objects() {
@@ -140,15 +156,18 @@ class Commands {
                        [this] { return cli::remove_objects(common_, uri_, recursive_); });
     remove->add_option("URI", uri_, "s3://BUCKET/KEY")->required();
     remove->add_flag("-r,--recursive", recursive_, "every object whose key begins with KEY");
-    auto* make = add("mb", "Make a bucket", "muster mb s3://data", [this] { return cli::make_bucket(common_, uri_); });
+    auto* make =
+        add("mb", "Make a bucket", "muster mb s3://data", [this] { return cli::make_bucket(common_, uri_); });
     make->add_option("URI", uri_, "s3://BUCKET")->required();
   }
 
   void others() {
     auto* prune = add("prune", "Forget old jobs and their logs", "muster prune --older-than 30d --objects",
                       [this] { return cli::prune(common_, prune_); });
-    prune->add_option("--older-than", prune_.older_than, "how long ago they ended: 30m, 12h, 7d")->capture_default_str();
-    prune->add_flag("--objects", prune_.objects, "also remove what training jobs wrote below their output paths");
+    prune->add_option("--older-than", prune_.older_than, "how long ago they ended: 30m, 12h, 7d")
+        ->capture_default_str();
+    prune->add_flag("--objects", prune_.objects,
+                    "also remove what training jobs wrote below their output paths");
     add("version", "Print the version", "muster version", [this] {
       if (common_.as_json) {
         cli::print_json({{"version", MUSTER_VERSION}});

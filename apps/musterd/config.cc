@@ -1,8 +1,9 @@
 #include "config.h"
 
+#include <toml++/toml.h>
+
 #include <algorithm>
 #include <filesystem>
-#include <toml++/toml.h>
 
 #include "base/text.h"
 
@@ -14,7 +15,8 @@ class Reader {
   explicit Reader(std::string path) : path_(std::move(path)) {}
   std::string problem;
 
-  void check_keys(const toml::table& table, const std::string& prefix, const std::vector<std::string>& known) {
+  void check_keys(const toml::table& table, const std::string& prefix,
+                  const std::vector<std::string>& known) {
     for (const auto& [key, value] : table) {
       if (std::find(known.begin(), known.end(), key.str()) != known.end()) continue;
       const auto near = closest(key.str(), known);
@@ -73,8 +75,8 @@ Result<Config> load_config(const std::string& path) {
   try {
     table = toml::parse_file(path);
   } catch (const toml::parse_error& error) {
-    return fail(ErrorCode::invalid_argument, path + ", line " + std::to_string(error.source().begin.line) + ": " +
-                                                 std::string(error.description()));
+    return fail(ErrorCode::invalid_argument, path + ", line " + std::to_string(error.source().begin.line) +
+                                                 ": " + std::string(error.description()));
   }
   Reader reader(path);
   reader.check_keys(table, "", {"account", "region", "local", "images", "instance_types"});
@@ -87,7 +89,8 @@ Result<Config> load_config(const std::string& path) {
   }
   reader.words(table, "images", {"muster/host", "muster/train", "muster/data"}, config.images);
   reader.words(table, "instance_types", {"local", "refuse"}, config.instance_types);
-  const bool digits = std::all_of(config.account.begin(), config.account.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const bool digits =
+      std::all_of(config.account.begin(), config.account.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (reader.problem.empty() && (config.account.size() != 12 || !digits)) {
     reader.problem = path + ": account is \"" + config.account + "\", it must be twelve digits";
   }

@@ -6,7 +6,8 @@
 //   [local]
 //   nodes = 2                         virtual nodes on this machine
 //   user = "muster"                   whom jobs run as when musterd is root
-//   [images]                          image name, * for any characters -> muster/host, muster/train, muster/data
+//   [images]                          image name, * for any characters -> muster/host, muster/train,
+//   muster/data
 //   "*/pytorch-training*" = "muster/host"
 //   [instance_types]                  type, * for any characters -> "local" or "refuse"
 //   "ml.p5*" = "refuse"

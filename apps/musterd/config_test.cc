@@ -17,7 +17,9 @@ Result<Config> load(std::string_view text) {
 }
 
 TEST(Config, ReadsWhatIsThere) {
-  const auto config = load("account = \"123456789012\"\n[local]\nnodes = 4\n[images]\n\"*/my:*\" = \"muster/host\"\n").value();
+  const auto config =
+      load("account = \"123456789012\"\n[local]\nnodes = 4\n[images]\n\"*/my:*\" = \"muster/host\"\n")
+          .value();
   EXPECT_EQ(config.account, "123456789012");
   EXPECT_EQ(config.nodes, 4);
   EXPECT_EQ(config.images.at("*/my:*"), "muster/host");
@@ -26,8 +28,10 @@ TEST(Config, ReadsWhatIsThere) {
 }
 
 TEST(Config, RefusesWithLineAndRemedy) {
-  EXPECT_THAT(load("acount = \"1\"").error().message, HasSubstr("line 1: acount is not a setting; did you mean account?"));
-  EXPECT_THAT(load("\n[local]\nnodes = 0").error().message, HasSubstr("line 3: nodes must be a number from 1 to 250"));
+  EXPECT_THAT(load("acount = \"1\"").error().message,
+              HasSubstr("line 1: acount is not a setting; did you mean account?"));
+  EXPECT_THAT(load("\n[local]\nnodes = 0").error().message,
+              HasSubstr("line 3: nodes must be a number from 1 to 250"));
   EXPECT_THAT(load("[images]\nx = \"y\"").error().message, HasSubstr("must be one of muster/host"));
   EXPECT_THAT(load("account = \"12\"").error().message, HasSubstr("twelve digits"));
   EXPECT_THAT(load("[:").error().message, HasSubstr("line 1"));

@@ -2,7 +2,6 @@
 //
 // Order of construction is order of dependency; destruction goes the other way, so that requests end before
 // the service, and the service before the stores. SIGTERM and SIGINT end musterd and leave jobs running.
-#include <CLI/CLI.hpp>
 #include <signal.h>
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -10,6 +9,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>
 
@@ -58,7 +58,9 @@ Result<Address> parse_address(const std::string& text) {
     }
     out.port = static_cast<std::uint16_t>(*port);
   }
-  if (out.host.empty()) return fail(ErrorCode::invalid_argument, "--listen " + text + ": the address is missing; use ADDRESS:PORT");
+  if (out.host.empty())
+    return fail(ErrorCode::invalid_argument,
+                "--listen " + text + ": the address is missing; use ADDRESS:PORT");
   return out;
 }
 
@@ -72,17 +74,23 @@ Result<Address> choose_address(const Arguments& arguments, const data::DataDirec
   }
   if (kept) {
     MUSTER_TRY(const auto url, net::parse_url(*kept));
-    const bool same = arguments.listen.empty() || (chosen.host == url.host && (chosen.port == 0 || chosen.port == url.port));
+    const bool same = arguments.listen.empty() ||
+                      (chosen.host == url.host && (chosen.port == 0 || chosen.port == url.port));
     if (!same && !std::filesystem::is_empty(directory.run())) {
       return fail(ErrorCode::failed_precondition,
-                  directory.path() + " was served at " + *kept + " and jobs may still run that dial it; start without --listen, or end them first with `muster down --stop-jobs`");
+                  directory.path() + " was served at " + *kept +
+                      " and jobs may still run that dial it; start without --listen, or end them first with "
+                      "`muster down --stop-jobs`");
     }
     if (same) chosen = {url.host, url.port};
   }
-  const bool loopback = chosen.host.rfind("127.", 0) == 0 || chosen.host == "localhost" || chosen.host == "::1";
+  const bool loopback =
+      chosen.host.rfind("127.", 0) == 0 || chosen.host == "localhost" || chosen.host == "::1";
   if (!loopback && !arguments.insecure) {
-    return fail(ErrorCode::invalid_argument, "--listen " + chosen.host + " is reachable from other machines and this version has no TLS: "
-                                             "secrets would travel in clear; listen on 127.0.0.1, or say --insecure");
+    return fail(ErrorCode::invalid_argument,
+                "--listen " + chosen.host +
+                    " is reachable from other machines and this version has no TLS: "
+                    "secrets would travel in clear; listen on 127.0.0.1, or say --insecure");
   }
   return chosen;
 }
@@ -97,7 +105,8 @@ Result<std::unique_ptr<net::Server>> listen(Address address, net::Handler& handl
     auto server = net::Server::start(options, handler);
     if (server || server.error().code != ErrorCode::already_exists) return server;
   }
-  return fail(ErrorCode::already_exists, "ports 9650 to 9749 are all taken on " + address.host + "; choose one with --listen ADDRESS:PORT");
+  return fail(ErrorCode::already_exists, "ports 9650 to 9749 are all taken on " + address.host +
+                                             "; choose one with --listen ADDRESS:PORT");
 }
 
 // Requests that come before everything is wired wait for nothing: they are told to retry.
@@ -119,14 +128,14 @@ class LateHandler final : public net::Handler {
 
 void set_up_log(const std::string& path) {
   auto file = std::make_shared<spdlog::sinks::rotating_file_sink_mt>(path, 16 << 20, 3);
-  auto logger = std::make_shared<spdlog::logger>("musterd", spdlog::sinks_init_list{
-      file, std::make_shared<spdlog::sinks::stderr_color_sink_mt>()});
+  auto logger = std::make_shared<spdlog::logger>(
+      "musterd", spdlog::sinks_init_list{file, std::make_shared<spdlog::sinks::stderr_color_sink_mt>()});
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
 }
 
-Result<void> ensure_root_key(service::Service& service, const api::Keyring& keyring, const data::DataDirectory& directory,
-                             const Clock& clock) {
+Result<void> ensure_root_key(service::Service& service, const api::Keyring& keyring,
+                             const data::DataDirectory& directory, const Clock& clock) {
   if (directory.root_key()) return {};
   auto made = keyring.make_key("root", clock.now());
   MUSTER_TRY(const auto reply, service.call(control::AddAccessKey{made.record}));
@@ -170,10 +179,10 @@ Result<void> serve(const Arguments& arguments) {
   MUSTER_TRY(const auto objects, objectstore::open({.directory = directory.objects()}));
   MUSTER_TRY(const auto logs, telemetry::open_log_store(directory.logs()));
   MUSTER_TRY(const auto engine, engine::local::LocalEngine::create({.data_directory = directory.path(),
-                                                                   .runner_program = runner_program(),
-                                                                   .endpoint_url = url,
-                                                                   .nodes = config.nodes,
-                                                                   .user = config.user}));
+                                                                    .runner_program = runner_program(),
+                                                                    .endpoint_url = url,
+                                                                    .nodes = config.nodes,
+                                                                    .user = config.user}));
   service::RunningOptions options;
   options.on_fatal = [](const Error& error) {
     spdlog::critical("musterd cannot go on: {}; jobs keep running", error.message);
@@ -195,7 +204,8 @@ Result<void> serve(const Arguments& arguments) {
                                      api::logs::operations(*logs, model), s3, runner, manage});
   door.set(&router);
   if (const auto inventory = engine->inventory()) {
-    spdlog::info("musterd {} serves {} from {}, {} local nodes", kVersion, url, directory.path(), inventory->nodes.size());
+    spdlog::info("musterd {} serves {} from {}, {} local nodes", kVersion, url, directory.path(),
+                 inventory->nodes.size());
     spdlog::info("in force for jobs: {}", join(inventory->isolation, "; "));
     for (const auto& missing : inventory->not_isolated) spdlog::warn("not in force for jobs: {}", missing);
   }
@@ -212,11 +222,14 @@ Result<void> serve(const Arguments& arguments) {
 
 int run(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("musterd serves the training APIs of SageMaker, CloudWatch Logs and S3 on one port.\n"
-               "Usually started by `muster up`.");
+  CLI::App app(
+      "musterd serves the training APIs of SageMaker, CloudWatch Logs and S3 on one port.\n"
+      "Usually started by `muster up`.");
   app.add_option("--data", arguments.data, "data directory")->capture_default_str();
-  app.add_option("--listen", arguments.listen, "ADDRESS[:PORT]; chosen at first start (127.0.0.1, first free of 9650-9749) and kept");
-  app.add_option("--nodes", arguments.nodes, "virtual nodes on this machine (default: local.nodes of muster.toml, else 2)")
+  app.add_option("--listen", arguments.listen,
+                 "ADDRESS[:PORT]; chosen at first start (127.0.0.1, first free of 9650-9749) and kept");
+  app.add_option("--nodes", arguments.nodes,
+                 "virtual nodes on this machine (default: local.nodes of muster.toml, else 2)")
       ->check(CLI::Range(1, 250));
   app.add_flag("--insecure", arguments.insecure, "listen beyond loopback without TLS");
   app.add_flag("--version", arguments.version, "print the version");

@@ -1,6 +1,6 @@
-// Tokens per second of one rank's training step (forward, backward, norm, clip, AdamW; no communication) and its share
-// of the GEMM peak, measured in alternation in the same process: a round is one large product, some steps, and so on,
-// so that a busy machine or a changed clock falls on both. Medians over the rounds.
+// Tokens per second of one rank's training step (forward, backward, norm, clip, AdamW; no communication) and
+// its share of the GEMM peak, measured in alternation in the same process: a round is one large product, some
+// steps, and so on, so that a busy machine or a changed clock falls on both. Medians over the rounds.
 //
 //   bench_train_compute [PRESET [ROWS [ROUNDS [THREADS...]]]]     default: bench 4 12 1 2
 //
@@ -33,7 +33,9 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 double median(std::vector<double> values) {
   std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
@@ -43,7 +45,8 @@ double median(std::vector<double> values) {
 double flop_per_token(const ParamTable& table, std::int64_t sequence) {
   double matrix = 0;
   for (const Param& param : table.params()) {
-    if (param.shape.size() == 2 && param.name != "model.embed_tokens.weight") matrix += static_cast<double>(param.numel);
+    if (param.shape.size() == 2 && param.name != "model.embed_tokens.weight")
+      matrix += static_cast<double>(param.numel);
   }
   const ModelConfig& c = table.config();
   if (c.tied) matrix += static_cast<double>(c.vocab * c.width);
@@ -117,13 +120,15 @@ void measure(Trainer& trainer, int threads, int rounds) {
   const auto tokens = static_cast<double>(trainer.tokens_a_step());
   const double flop = flop_per_token(trainer.table(), trainer.table().config().max_sequence);
   const double rate = tokens / median(seconds), peak = median(peaks);
-  std::printf("threads %d  %8.0f tokens/s  %6.1f of %6.1f GFLOP/s  %5.1f %% of peak  step %.1f ms, of it norm and AdamW %.1f ms\n",
-              threads, rate, rate * flop / 1e9, peak / 1e9, 100 * rate * flop / peak, 1e3 * median(seconds),
-              1e3 * median(updates));
+  std::printf(
+      "threads %d  %8.0f tokens/s  %6.1f of %6.1f GFLOP/s  %5.1f %% of peak  step %.1f ms, of it norm and "
+      "AdamW %.1f ms\n",
+      threads, rate, rate * flop / 1e9, peak / 1e9, 100 * rate * flop / peak, 1e3 * median(seconds),
+      1e3 * median(updates));
   if (threads == 1) {
     const double cpu_rate = tokens * flop / median(cpu_of_step), cpu_peak = kGemmFlop / median(cpu_of_gemm);
-    std::printf("           by CPU time: %6.1f of %6.1f GFLOP/s  %5.1f %% of peak\n", cpu_rate / 1e9, cpu_peak / 1e9,
-                100 * cpu_rate / cpu_peak);
+    std::printf("           by CPU time: %6.1f of %6.1f GFLOP/s  %5.1f %% of peak\n", cpu_rate / 1e9,
+                cpu_peak / 1e9, 100 * cpu_rate / cpu_peak);
   }
 }
 
@@ -149,8 +154,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   Trainer trainer(*config, rows);
-  std::printf("%s: %.2f M parameters, %ld x %ld tokens a step, %.1f MFLOP a token, MKL_CBWR=%s\n", name.c_str(),
-              static_cast<double>(trainer.table().numel()) / 1e6, static_cast<long>(rows),
+  std::printf("%s: %.2f M parameters, %ld x %ld tokens a step, %.1f MFLOP a token, MKL_CBWR=%s\n",
+              name.c_str(), static_cast<double>(trainer.table().numel()) / 1e6, static_cast<long>(rows),
               static_cast<long>(config->max_sequence),
               flop_per_token(trainer.table(), config->max_sequence) / 1e6, path.c_str());
   for (const int count : threads) measure(trainer, count, rounds);

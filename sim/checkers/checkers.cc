@@ -6,7 +6,8 @@ using domain::Cause;
 using domain::Outcome;
 
 void Checkers::submitted(domain::JobKind kind, const std::string& name, const control::State& durable) {
-  if (!durable.names.contains({kind, name})) violation("job " + name + " was accepted, but it is not durable");
+  if (!durable.names.contains({kind, name}))
+    violation("job " + name + " was accepted, but it is not durable");
 }
 
 void Checkers::check_placement(const control::State& durable) {
@@ -23,8 +24,8 @@ void Checkers::check_placement(const control::State& durable) {
     }
     for (const auto& rank : attempt.ranks) {
       if (!holders.emplace(rank.node, id).second) {
-        violation("oversubscription: " + rank.node + " is given to attempts " + to_string(holders[rank.node]) +
-                  " and " + to_string(id));
+        violation("oversubscription: " + rank.node + " is given to attempts " +
+                  to_string(holders[rank.node]) + " and " + to_string(id));
       }
     }
   }
@@ -50,9 +51,11 @@ void Checkers::committed(const control::State& before, const control::State& dur
   for (const auto& [id, attempt] : durable.attempts) attempts_[id] = attempt.job;
   for (const auto& [id, job] : before.ended) {
     const auto now = durable.ended.find(id);
-    const bool forgotten = now == durable.ended.end() && !durable.names.contains({job.kind, job.name});  // pruned
+    const bool forgotten =
+        now == durable.ended.end() && !durable.names.contains({job.kind, job.name});  // pruned
     if (!forgotten && (now == durable.ended.end() || !(now->second == job))) {
-      violation("job " + job.name + " had ended as " + std::string(to_string(job.outcome)) + " and changed again");
+      violation("job " + job.name + " had ended as " + std::string(to_string(job.outcome)) +
+                " and changed again");
     }
   }
   for (const auto& [id, job] : before.jobs) {
@@ -89,8 +92,8 @@ void Checkers::command_started(const domain::LaunchId& id, const SimEngine& engi
   }
   at_barrier_[id.attempt] = ready;
   if (ready != world && !engine.hit().contains(id.attempt)) {
-    violation(to_string(id) + " starts its command while " + std::to_string(ready) + " of " + std::to_string(world) +
-              " ranks are at the barrier");
+    violation(to_string(id) + " starts its command while " + std::to_string(ready) + " of " +
+              std::to_string(world) + " ranks are at the barrier");
   }
 }
 
@@ -108,15 +111,17 @@ void Checkers::check_outcome(const domain::Job& job, int hits) {
   const auto& program = plan.program;
   const auto& end = *job.end;
   const auto is = [&](Outcome outcome, Cause cause) { return end.outcome == outcome && end.cause == cause; };
-  const auto said = std::string(to_string(end.outcome)) + "/" + std::string(to_string(end.cause)) + " \"" + end.reason + "\"";
+  const auto said = std::string(to_string(end.outcome)) + "/" + std::string(to_string(end.cause)) + " \"" +
+                    end.reason + "\"";
   // An attempt that nothing hit is neither given up nor repeated.
   const int needed = is(Outcome::failed, Cause::infrastructure) ? job.attempts : job.attempts - 1;
   if (hits < needed) {
-    violation("job " + job.name + " ended " + said + " in attempt " + std::to_string(job.attempts) + ", but only " +
-              std::to_string(hits) + " attempts were hit");
+    violation("job " + job.name + " ended " + said + " in attempt " + std::to_string(job.attempts) +
+              ", but only " + std::to_string(hits) + " attempts were hit");
   }
   if (stopped_.contains(job.name)) {
-    if (end.outcome != Outcome::stopped) violation("job " + job.name + " was asked to stop and ended " + said);
+    if (end.outcome != Outcome::stopped)
+      violation("job " + job.name + " was asked to stop and ended " + said);
     return;
   }
   if (end.outcome == Outcome::stopped && end.cause == Cause::user) {
@@ -131,9 +136,10 @@ void Checkers::check_outcome(const domain::Job& job, int hits) {
   }
   const bool fails = program.failing_rank >= 0 && program.failing_rank < job.nodes;
   const bool limited = program.duration && *program.duration > plan.max_runtime;
-  const bool right = limited ? is(Outcome::stopped, Cause::limit) || (fails && is(Outcome::failed, Cause::program))
-                     : fails ? is(Outcome::failed, Cause::program)
-                             : is(Outcome::succeeded, Cause::program);
+  const bool right =
+      limited ? is(Outcome::stopped, Cause::limit) || (fails && is(Outcome::failed, Cause::program))
+      : fails ? is(Outcome::failed, Cause::program)
+              : is(Outcome::succeeded, Cause::program);
   if (!right) violation("job " + job.name + " ended " + said);
   if (is(Outcome::failed, Cause::program) && job.nodes > 1 &&
       end.reason.find(domain::host_name(program.failing_rank) + ": ") != 0) {

@@ -36,7 +36,8 @@ class Checkers {
   // A command has ended; the others of its gang must follow a failure within 5 s.
   void command_ended(const domain::LaunchId& id, const domain::RankExit& exit, Millis at);
   // At the end of a world whose faults have stopped. `end` answers a job's end.
-  void ended(const control::State& durable, const SimEngine& engine, const std::map<std::string, domain::Job>& jobs);
+  void ended(const control::State& durable, const SimEngine& engine,
+             const std::map<std::string, domain::Job>& jobs);
 
  private:
   void check_order(const control::State& before, const control::State& durable);

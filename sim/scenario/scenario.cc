@@ -37,7 +37,11 @@ std::optional<Millis> duration_of(std::string_view text) {
   const auto number = parse_int(text.substr(0, digits));
   if (!number || digits == std::string_view::npos) return std::nullopt;
   const auto unit = text.substr(digits);
-  const std::int64_t factor = unit == "ms" ? 1 : unit == "s" ? 1'000 : unit == "min" ? 60'000 : unit == "h" ? 3'600'000 : 0;
+  const std::int64_t factor = unit == "ms"    ? 1
+                              : unit == "s"   ? 1'000
+                              : unit == "min" ? 60'000
+                              : unit == "h"   ? 3'600'000
+                                              : 0;
   if (factor == 0) return std::nullopt;
   return Millis{*number * factor};
 }
@@ -70,7 +74,9 @@ class Player {
 
  private:
   // ---- reading ----
-  void fail(const std::string& what) { result_.failures.push_back("line " + std::to_string(line_) + ": " + what); }
+  void fail(const std::string& what) {
+    result_.failures.push_back("line " + std::to_string(line_) + ": " + what);
+  }
   bool next_is(std::string_view word) const { return !words_.empty() && words_.front() == word; }
   bool accept(std::string_view word) {
     if (!next_is(word)) return false;
@@ -86,7 +92,8 @@ class Player {
   int number(std::string_view what) {
     const auto text = word(what);
     const auto value = parse_int(text);
-    if (!value || *value < 0 || *value > 1'000'000) throw Malformed{"\"" + text + "\" is not a " + std::string(what)};
+    if (!value || *value < 0 || *value > 1'000'000)
+      throw Malformed{"\"" + text + "\" is not a " + std::string(what)};
     return static_cast<int>(*value);
   }
   Millis duration() {
@@ -279,7 +286,8 @@ class Player {
     const auto subject = word("subject");
     if (subject == "refused") return expect_refusal();
     if (subject == "accepted") {
-      if (!last_ || !*last_) fail(last_ ? "it was refused: " + last_->error().message : "nobody has answered yet");
+      if (!last_ || !*last_)
+        fail(last_ ? "it was refused: " + last_->error().message : "nobody has answered yet");
       return;
     }
     if (subject == "no") {
@@ -293,7 +301,8 @@ class Player {
   void expect_refusal() {
     if (!last_) return fail("nobody has answered yet");
     if (*last_) return fail("it was accepted");
-    while (!words_.empty()) expect_in(last_->error().message + " (" + std::string(to_string(last_->error().code)) + ")");
+    while (!words_.empty())
+      expect_in(last_->error().message + " (" + std::string(to_string(last_->error().code)) + ")");
   }
 
   void expect_in(const std::string& text) {
@@ -339,11 +348,13 @@ class Player {
       if (job.attempts != wanted) fail(job.name + " is at attempt " + std::to_string(job.attempts));
     } else if (accept("on")) {
       std::string nodes;
-      if (const auto attempt = world().durable().attempts.find(job.attempt); attempt != world().durable().attempts.end()) {
+      if (const auto attempt = world().durable().attempts.find(job.attempt);
+          attempt != world().durable().attempts.end()) {
         for (const auto& rank : attempt->second.ranks) nodes += (nodes.empty() ? "" : " ") + rank.node;
       }
       std::string wanted;
-      while (!words_.empty() && words_.front().starts_with("node-")) wanted += (wanted.empty() ? "" : " ") + word("node");
+      while (!words_.empty() && words_.front().starts_with("node-"))
+        wanted += (wanted.empty() ? "" : " ") + word("node");
       if (nodes != wanted) fail(job.name + " is on " + (nodes.empty() ? "no node" : nodes));
     } else if (world().state() == nullptr) {
       throw Malformed{"musterd is down and explains nothing"};

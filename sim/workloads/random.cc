@@ -84,12 +84,18 @@ RunResult run_seed(std::uint64_t seed) {
     if (!rng.chance(0.3)) continue;
     const Millis stop_at = at + Millis{rng.between(0, 60'000)};
     world.after(stop_at, [&world, plan] { world.stop(plan.kind, plan.name); });
-    if (rng.chance(0.3)) world.after(stop_at + Millis{500}, [&world, plan] { world.stop(plan.kind, plan.name); });
+    if (rng.chance(0.3))
+      world.after(stop_at + Millis{500}, [&world, plan] { world.stop(plan.kind, plan.name); });
   }
   world.run_until_done(kPatience);
   world.check_end();
-  return {world.checkers().violations(), world.history(),  world.history_hash(),         world.commits(),
-          world.crashes(),               world.timeline().elapsed(), static_cast<std::size_t>(jobs)};
+  return {world.checkers().violations(),
+          world.history(),
+          world.history_hash(),
+          world.commits(),
+          world.crashes(),
+          world.timeline().elapsed(),
+          static_cast<std::size_t>(jobs)};
 }
 
 }  // namespace muster::sim

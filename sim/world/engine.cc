@@ -12,7 +12,8 @@ SimEngine::SimEngine(std::vector<domain::Node> nodes, Hooks hooks)
     : nodes_(std::move(nodes)), hooks_(std::move(hooks)) {}
 
 domain::Node& SimEngine::node(const domain::NodeName& name) {
-  const auto found = std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& node) { return node.name == name; });
+  const auto found =
+      std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& node) { return node.name == name; });
   MUSTER_ASSERT(found != nodes_.end());
   return *found;
 }
@@ -71,7 +72,8 @@ Result<void> SimEngine::stop(const domain::LaunchId& id, Millis grace) {
 Result<void> SimEngine::release(const domain::LaunchId& id) {
   const auto process = processes_.find(id);
   if (process == processes_.end()) return {};
-  if (parted_.contains(process->second.node)) return fail(ErrorCode::unavailable, process->second.node + " is not reachable");
+  if (parted_.contains(process->second.node))
+    return fail(ErrorCode::unavailable, process->second.node + " is not reachable");
   process->second.runner->kill();
   processes_.erase(process);
   return {};

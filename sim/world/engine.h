@@ -18,9 +18,13 @@ class SimEngine final : public ports::Engine {
  public:
   struct Hooks {
     // nullopt: succeeds.
-    std::function<std::optional<Error>(const domain::GangLaunch&)> refuse = [](const auto&) { return std::nullopt; };
+    std::function<std::optional<Error>(const domain::GangLaunch&)> refuse = [](const auto&) {
+      return std::nullopt;
+    };
     // How many ranks start before the control process dies; nullopt: it lives.
-    std::function<std::optional<int>(const domain::GangLaunch&)> dies_after = [](const auto&) { return std::nullopt; };
+    std::function<std::optional<int>(const domain::GangLaunch&)> dies_after = [](const auto&) {
+      return std::nullopt;
+    };
     std::function<std::shared_ptr<Runner>(const domain::NodeLaunch&)> make_runner;
     std::function<void(const ports::NodeExit&)> exited = [](const auto&) {};  // to the control plane
     std::function<void(const std::string&)> violation;

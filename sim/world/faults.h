@@ -20,9 +20,9 @@ struct Odds {
   // a second
   double crash = 0;
   double runner_dies = 0;
-  double runner_hangs = 0;    // alive, and silent for good
-  double node_dies = 0;       // with all that runs on it
-  double node_parts = 0;      // unreachable; what runs on it goes on
+  double runner_hangs = 0;  // alive, and silent for good
+  double node_dies = 0;     // with all that runs on it
+  double node_parts = 0;    // unreachable; what runs on it goes on
   double wall_clock_steps = 0;
 };
 

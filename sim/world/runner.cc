@@ -52,7 +52,8 @@ void Runner::obey(const domain::Desired& desired) {
   if (desired.target == Target::run && phase_ == RankPhase::ready && !desired.stop) {
     world_.command_started(launch_.id);
     report(RankPhase::running);
-    if (program_.duration) later(fails_itself() ? *program_.duration / 2 : *program_.duration, &Runner::run_done);
+    if (program_.duration)
+      later(fails_itself() ? *program_.duration / 2 : *program_.duration, &Runner::run_done);
     later(launch_.workload.max_runtime, &Runner::over_limit);
   }
   if (desired.target == Target::upload && phase_ == RankPhase::exited) {
@@ -73,7 +74,8 @@ void Runner::terminate(const domain::Desired& desired) {
   world_.after(wait, [weak = weak_from_this(), cause = desired.stop_cause, deaf = program_.deaf] {
     const auto self = weak.lock();
     if (!self || !self->acts()) return;
-    self->end_command({.exit_code = std::nullopt, .signal = deaf ? 9 : 15, .cause = cause, .reason = {}, .message = {}});
+    self->end_command(
+        {.exit_code = std::nullopt, .signal = deaf ? 9 : 15, .cause = cause, .reason = {}, .message = {}});
   });
 }
 
@@ -100,13 +102,15 @@ void Runner::exited(RankExit exit) {
 }
 
 void Runner::upload_done() {
-  if (failing() && program_.upload_fails && exit_->reason.empty()) exit_->reason = "upload of model.tar.gz refused";
+  if (failing() && program_.upload_fails && exit_->reason.empty())
+    exit_->reason = "upload of model.tar.gz refused";
   report(RankPhase::uploaded);
 }
 
 void Runner::report(RankPhase phase, std::string message) {
   phase_ = phase;
-  outbox_.push_back({launch_.id, next_number_++, phase, std::move(message), phase >= RankPhase::exited ? exit_ : std::nullopt});
+  outbox_.push_back({launch_.id, next_number_++, phase, std::move(message),
+                     phase >= RankPhase::exited ? exit_ : std::nullopt});
   if (outbox_.size() == 1) send_next();
 }
 

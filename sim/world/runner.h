@@ -1,5 +1,5 @@
-// A runner as the control plane sees one: it stages, waits at the barrier, runs a program, uploads and leaves,
-// by the protocol of domain/report.h. One process of the simulated engine.
+// A runner as the control plane sees one: it stages, waits at the barrier, runs a program, uploads and
+// leaves, by the protocol of domain/report.h. One process of the simulated engine.
 //
 // Reports go out one by one, each again until it is acknowledged; commands come by long poll. It trusts
 // nothing of the network: answers may be lost, late or doubled.
@@ -21,15 +21,15 @@ namespace muster::sim {
 
 // What the ranks of a job do.
 struct Program {
-  Millis start{200};    // process start to first report
+  Millis start{200};  // process start to first report
   Millis staging{500};
   Millis upload{300};
   std::optional<Millis> duration;  // none: until told
   int failing_rank = -1;           // ends with exit_code in the middle of its duration
   int exit_code = 1;
-  bool staging_fails = false;      // on the failing rank, instead
-  bool upload_fails = false;       // on the failing rank, instead
-  bool deaf = false;               // to SIGTERM
+  bool staging_fails = false;  // on the failing rank, instead
+  bool upload_fails = false;   // on the failing rank, instead
+  bool deaf = false;           // to SIGTERM
 };
 
 // A job as a client asks for it. Names are unique in a world, whatever the kind.

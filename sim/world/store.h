@@ -1,5 +1,5 @@
-// The store of the simulated control plane: the memory store, a world that makes it fail, and a shadow of what
-// is durable.
+// The store of the simulated control plane: the memory store, a world that makes it fail, and a shadow of
+// what is durable.
 #pragma once
 
 #include <functional>

@@ -21,7 +21,9 @@ class World::Logs final : public ports::LogStore {
                                std::span<const ports::LogLine> lines, Time) override {
     return lines.size();
   }
-  Result<std::vector<ports::LogGroup>> groups(std::string_view) override { return std::vector<ports::LogGroup>{}; }
+  Result<std::vector<ports::LogGroup>> groups(std::string_view) override {
+    return std::vector<ports::LogGroup>{};
+  }
   Result<std::vector<ports::LogStream>> streams(std::string_view, std::string_view prefix) override {
     std::vector<ports::LogStream> result;
     for (const auto& [name, created] : streams_) {
@@ -50,7 +52,10 @@ class World::Tokens final : public ports::Secrets {
 };
 
 World::World(const WorldOptions& options)
-    : options_(options), rng_(options.seed), logs_(std::make_unique<Logs>()), tokens_(std::make_unique<Tokens>()) {
+    : options_(options),
+      rng_(options.seed),
+      logs_(std::make_unique<Logs>()),
+      tokens_(std::make_unique<Tokens>()) {
   std::vector<domain::Node> nodes;
   for (int i = 1; i <= options.nodes; ++i) {
     domain::Node node;
@@ -127,7 +132,8 @@ SimStore::Fate World::fate() {
 void World::start_control() {
   ++process_;
   service::LoopOptions options;
-  loop_ = std::make_unique<Loop>(store_, *this, timeline_, [this] { return timeline_.elapsed(); }, options);
+  loop_ = std::make_unique<Loop>(
+      store_, *this, timeline_, [this] { return timeline_.elapsed(); }, options);
   const auto opened = loop_->open();
   MUSTER_ASSERT(opened.has_value());
   note("musterd starts, process " + std::to_string(process_));
@@ -414,7 +420,8 @@ void World::every_second() {
 
 bool World::run_until_done(Millis at) {
   while (timeline_.elapsed() < at) {
-    if (quiet() && loop_ && asking_ == 0 && store_.shadow().jobs.empty() && engine_->processes().empty()) return true;
+    if (quiet() && loop_ && asking_ == 0 && store_.shadow().jobs.empty() && engine_->processes().empty())
+      return true;
     timeline_.step();
   }
   return false;
@@ -425,15 +432,16 @@ void World::note(const std::string& line) {
   auto seconds = std::to_string(elapsed / 1000) + "." + std::to_string(1000 + elapsed % 1000).substr(1);
   seconds.insert(0, std::size_t{9} - std::min<std::size_t>(seconds.size(), 9), ' ');
   history_.push_back(seconds + "  " + line);
-  for (const char c : history_.back()) history_hash_ = Rng::mix(history_hash_ ^ static_cast<unsigned char>(c));
+  for (const char c : history_.back())
+    history_hash_ = Rng::mix(history_hash_ ^ static_cast<unsigned char>(c));
 }
 
 void World::note_changes(const control::State& before) {
   const auto describe = [&](const domain::Job& job, std::size_t from) {
     for (std::size_t i = from; i < job.history.size(); ++i) {
       const auto& entry = job.history[i];
-      note("job " + job.name + ": " + std::string(to_string(entry.phase)) + (entry.stopping ? " (stopping)" : "") +
-           ": " + entry.message);
+      note("job " + job.name + ": " + std::string(to_string(entry.phase)) +
+           (entry.stopping ? " (stopping)" : "") + ": " + entry.message);
     }
   };
   const auto known = [&](domain::JobId id) {

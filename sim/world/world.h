@@ -1,6 +1,6 @@
-// A whole Muster in one thread: the production loop with its store, effects and clock, an engine with runners,
-// clients, and everything that can go wrong between them, all on virtual time. The same seed gives the same
-// history.
+// A whole Muster in one thread: the production loop with its store, effects and clock, an engine with
+// runners, clients, and everything that can go wrong between them, all on virtual time. The same seed gives
+// the same history.
 //
 // What is production code here: control, scheduler, service/loop, service/order, wire/record, store/memory.
 #pragma once
@@ -28,8 +28,8 @@ struct WorldOptions {
   std::uint64_t seed = 1;
   int nodes = 4;
   Odds odds;
-  Millis quiet_from{0};   // no faults from here on
-  bool jitter = true;     // false: no work or message takes time, for scenarios
+  Millis quiet_from{0};  // no faults from here on
+  bool jitter = true;    // false: no work or message takes time, for scenarios
 };
 
 class World final : public RunnerWorld, public service::Executor {
@@ -64,7 +64,9 @@ class World final : public RunnerWorld, public service::Executor {
   // ---- what there is ----
   const control::State* state() const { return loop_ ? &loop_->state() : nullptr; }
   const control::State& durable() const { return store_.shadow(); }
-  Result<std::optional<domain::Record>> read(domain::RecordKind kind, const std::string& key) { return store_.read(kind, key); }
+  Result<std::optional<domain::Record>> read(domain::RecordKind kind, const std::string& key) {
+    return store_.read(kind, key);
+  }
   Runner* runner(const std::string& job, int rank);
   const std::vector<std::string>& history() const { return history_; }
   std::uint64_t history_hash() const { return history_hash_; }

@@ -18,12 +18,12 @@ namespace muster::api {
 
 // The authenticated caller of a request.
 struct Caller {
-  std::string account;      // 000000000000
+  std::string account;  // 000000000000
   std::string access_key;
-  std::string region;       // from the credential scope
-  std::string arn;          // arn:aws:iam::...:user/... or assumed role of a job
-  std::string request_id;   // answered as x-amzn-RequestId
-  Time now;                 // when the request was received
+  std::string region;      // from the credential scope
+  std::string arn;         // arn:aws:iam::...:user/... or assumed role of a job
+  std::string request_id;  // answered as x-amzn-RequestId
+  Time now;                // when the request was received
 };
 
 // An Error with a code of the service's own: "ValidationException", "ResourceInUse", ... Without one the
@@ -37,7 +37,8 @@ struct ApiError {
 template <typename T>
 using ApiResult = tl::expected<T, ApiError>;
 
-[[nodiscard]] inline tl::unexpected<ApiError> refuse(std::string code, std::string message, int status = 400) {
+[[nodiscard]] inline tl::unexpected<ApiError> refuse(std::string code, std::string message,
+                                                     int status = 400) {
   return tl::unexpected<ApiError>(
       ApiError{Error{ErrorCode::invalid_argument, std::move(message)}, std::move(code), status});
 }
@@ -47,7 +48,8 @@ using ApiResult = tl::expected<T, ApiError>;
 }
 
 // An operation of a JSON 1.1 service: `X-Amz-Target: <prefix>.<Operation>`.
-using JsonOperation = std::function<ApiResult<json::Object>(const json::Object& request, const Caller& caller)>;
+using JsonOperation =
+    std::function<ApiResult<json::Object>(const json::Object& request, const Caller& caller)>;
 
 // Operation name -> handler. The services hand their table to the router.
 using JsonOperations = std::map<std::string, JsonOperation, std::less<>>;
@@ -55,9 +57,9 @@ using JsonOperations = std::map<std::string, JsonOperation, std::less<>>;
 }  // namespace muster::api
 
 // MUSTER_TRY_API(auto x, expr): declares x from a Result or answers its error as an ApiError.
-#define MUSTER_TRY_API_IMPL_(name, declaration, expression)            \
-  auto name = (expression);                                            \
-  if (!name) return ::muster::api::refuse(std::move(name).error());    \
+#define MUSTER_TRY_API_IMPL_(name, declaration, expression)         \
+  auto name = (expression);                                         \
+  if (!name) return ::muster::api::refuse(std::move(name).error()); \
   declaration = *std::move(name)
 #define MUSTER_TRY_API(declaration, ...) \
   MUSTER_TRY_API_IMPL_(MUSTER_TRY_CONCAT_(muster_try_, __LINE__), declaration, (__VA_ARGS__))

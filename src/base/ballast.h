@@ -1,5 +1,5 @@
-// Space held back on a disk, given up when it is full, so that what must still be written (ends of jobs, removals)
-// can be. Belongs to one thread.
+// Space held back on a disk, given up when it is full, so that what must still be written (ends of jobs,
+// removals) can be. Belongs to one thread.
 #pragma once
 
 #include <cstdint>

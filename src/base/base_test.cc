@@ -38,7 +38,10 @@ TEST(Text, Utf8) {
   EXPECT_FALSE(is_utf8("\xc0\xaf"));          // overlong
   EXPECT_FALSE(is_utf8("\xed\xa0\x80"));      // surrogate
   EXPECT_FALSE(is_utf8("\xf4\x90\x80\x80"));  // above U+10FFFF
-  EXPECT_EQ(to_utf8_lossy("a\xff" "b"), "a\xef\xbf\xbd" "b");
+  EXPECT_EQ(to_utf8_lossy("a\xff"
+                          "b"),
+            "a\xef\xbf\xbd"
+            "b");
 }
 
 TEST(Text, ParseIntRefusesRestAndOverflow) {
@@ -65,7 +68,8 @@ TEST(Crypto, CrcsOfTwoHalvesMakeTheCrcOfTheWhole) {
     for (const std::size_t cut : {std::size_t{0}, std::size_t{1}, std::size_t{777}, text.size()}) {
       const auto first = std::string_view(text).substr(0, cut);
       const auto second = std::string_view(text).substr(cut);
-      EXPECT_EQ(crypto::combine_crcs(kind, crypto::digest(kind, first), crypto::digest(kind, second), second.size()),
+      EXPECT_EQ(crypto::combine_crcs(kind, crypto::digest(kind, first), crypto::digest(kind, second),
+                                     second.size()),
                 crypto::digest(kind, text))
           << to_string(kind) << " cut at " << cut;
     }
@@ -74,7 +78,8 @@ TEST(Crypto, CrcsOfTwoHalvesMakeTheCrcOfTheWhole) {
 
 TEST(Crypto, PublishedDigests) {
   // FIPS 180-2, RFC 4231 case 2, the check values of the CRC catalogue for "123456789".
-  EXPECT_EQ(crypto::hex(crypto::sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(crypto::hex(crypto::sha256("abc")),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(crypto::hex(crypto::hmac_sha256("Jefe", "what do ya want for nothing?")),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
   EXPECT_EQ(crypto::hex(crypto::digest(crypto::Digest::crc32, "123456789")), "cbf43926");

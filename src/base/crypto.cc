@@ -127,8 +127,8 @@ constexpr std::uint32_t kCrc32Polynomial = 0xedb88320U;
 std::string combine_crcs(Digest kind, std::string_view first, std::string_view second,
                          std::uint64_t second_bytes) {
   if (kind == Digest::crc64nvme) {
-    return combine(read_big_endian<std::uint64_t>(first), read_big_endian<std::uint64_t>(second), second_bytes,
-                   kCrc64NvmePolynomial);
+    return combine(read_big_endian<std::uint64_t>(first), read_big_endian<std::uint64_t>(second),
+                   second_bytes, kCrc64NvmePolynomial);
   }
   MUSTER_ASSERT(kind == Digest::crc32 || kind == Digest::crc32c);
   return combine(read_big_endian<std::uint32_t>(first), read_big_endian<std::uint32_t>(second), second_bytes,
@@ -160,12 +160,18 @@ std::string hmac_sha1(std::string_view key, std::string_view data) {
 
 std::string_view to_string(Digest kind) {
   switch (kind) {
-    case Digest::md5: return "MD5";
-    case Digest::sha1: return "SHA1";
-    case Digest::sha256: return "SHA256";
-    case Digest::crc32: return "CRC32";
-    case Digest::crc32c: return "CRC32C";
-    case Digest::crc64nvme: return "CRC64NVME";
+    case Digest::md5:
+      return "MD5";
+    case Digest::sha1:
+      return "SHA1";
+    case Digest::sha256:
+      return "SHA256";
+    case Digest::crc32:
+      return "CRC32";
+    case Digest::crc32c:
+      return "CRC32C";
+    case Digest::crc64nvme:
+      return "CRC64NVME";
   }
   return "";
 }
@@ -208,22 +214,31 @@ void Hasher::update(std::string_view data) {
     case Digest::crc32:
       impl_->crc32 = static_cast<std::uint32_t>(::crc32_z(impl_->crc32, bytes(data), data.size()));
       break;
-    case Digest::crc32c: impl_->crc32 = crc32c(data, impl_->crc32); break;
-    case Digest::crc64nvme: impl_->crc64 = kCrc64Nvme.update(impl_->crc64, data); break;
-    default: MUSTER_ASSERT(EVP_DigestUpdate(impl_->context, data.data(), data.size()) == 1);
+    case Digest::crc32c:
+      impl_->crc32 = crc32c(data, impl_->crc32);
+      break;
+    case Digest::crc64nvme:
+      impl_->crc64 = kCrc64Nvme.update(impl_->crc64, data);
+      break;
+    default:
+      MUSTER_ASSERT(EVP_DigestUpdate(impl_->context, data.data(), data.size()) == 1);
   }
 }
 
 std::string Hasher::finish() {
   switch (impl_->kind) {
     case Digest::crc32:
-    case Digest::crc32c: return big_endian(impl_->crc32);
-    case Digest::crc64nvme: return big_endian(~impl_->crc64);
-    default: break;
+    case Digest::crc32c:
+      return big_endian(impl_->crc32);
+    case Digest::crc64nvme:
+      return big_endian(~impl_->crc64);
+    default:
+      break;
   }
   std::string out(EVP_MAX_MD_SIZE, '\0');
   unsigned int length = 0;
-  MUSTER_ASSERT(EVP_DigestFinal_ex(impl_->context, reinterpret_cast<unsigned char*>(out.data()), &length) == 1);
+  MUSTER_ASSERT(EVP_DigestFinal_ex(impl_->context, reinterpret_cast<unsigned char*>(out.data()), &length) ==
+                1);
   out.resize(length);
   return out;
 }
@@ -360,8 +375,8 @@ Result<std::string> open(std::string_view key, std::string_view sealed, std::str
   bool ok = EVP_DecryptInit_ex(cipher.context, EVP_aes_256_gcm(), nullptr, bytes(key), bytes(sealed)) == 1;
   ok = ok && EVP_DecryptUpdate(cipher.context, nullptr, &length, bytes(context),
                                static_cast<int>(context.size())) == 1;
-  ok = ok && EVP_DecryptUpdate(cipher.context, reinterpret_cast<unsigned char*>(out.data()), &length, bytes(text),
-                               static_cast<int>(text.size())) == 1;
+  ok = ok && EVP_DecryptUpdate(cipher.context, reinterpret_cast<unsigned char*>(out.data()), &length,
+                               bytes(text), static_cast<int>(text.size())) == 1;
   ok = ok && EVP_CIPHER_CTX_ctrl(cipher.context, EVP_CTRL_GCM_SET_TAG, kTag, tag.data()) == 1;
   unsigned char rest[16];
   ok = ok && EVP_DecryptFinal_ex(cipher.context, rest, &length) == 1;

@@ -23,8 +23,8 @@ std::string hmac_sha1(std::string_view key, std::string_view data);  // SigV2 pr
 
 // A running digest. kind: what S3 clients ask for.
 enum class Digest { md5, sha1, sha256, crc32, crc32c, crc64nvme };
-std::string_view to_string(Digest kind);                         // "CRC32", "SHA256", ... as S3 spells them
-std::optional<Digest> parse_digest(std::string_view name);       // case-insensitive
+std::string_view to_string(Digest kind);                    // "CRC32", "SHA256", ... as S3 spells them
+std::optional<Digest> parse_digest(std::string_view name);  // case-insensitive
 
 class Hasher {
  public:
@@ -44,7 +44,8 @@ std::string digest(Digest kind, std::string_view data);
 
 // The CRC of two runs of bytes behind each other from the CRCs of both, as Hasher answers them, without the
 // bytes (method: zlib's crc32_combine). kind: crc32, crc32c or crc64nvme.
-std::string combine_crcs(Digest kind, std::string_view first, std::string_view second, std::uint64_t second_bytes);
+std::string combine_crcs(Digest kind, std::string_view first, std::string_view second,
+                         std::uint64_t second_bytes);
 
 // CRC32C (Castagnoli), continuing from `crc` (0 to begin). Uses the SSE4.2 instruction where there is one.
 std::uint32_t crc32c(std::string_view data, std::uint32_t crc = 0);

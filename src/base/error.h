@@ -14,17 +14,17 @@
 namespace muster {
 
 enum class ErrorCode {
-  invalid_argument,     // the caller's input; retrying cannot help
+  invalid_argument,  // the caller's input; retrying cannot help
   not_found,
   already_exists,
   failed_precondition,  // right input, wrong state
   resource_exhausted,   // a quota or a bound; retrying later may help
   permission_denied,
   unauthenticated,
-  unavailable,          // the other side is away; retry
+  unavailable,  // the other side is away; retry
   timeout,
-  io,                   // the operating system refused (disk full, permission)
-  corrupt,              // stored bytes are not what was written
+  io,       // the operating system refused (disk full, permission)
+  corrupt,  // stored bytes are not what was written
   cancelled,
   unsupported,
   internal,
@@ -66,8 +66,8 @@ using Result = tl::expected<T, Error>;
 // MUSTER_TRY(auto x, expr): declares x from a Result or returns its error.
 #define MUSTER_TRY_CONCAT_INNER_(a, b) a##b
 #define MUSTER_TRY_CONCAT_(a, b) MUSTER_TRY_CONCAT_INNER_(a, b)
-#define MUSTER_TRY_IMPL_(name, declaration, expression)     \
-  auto name = (expression);                                 \
+#define MUSTER_TRY_IMPL_(name, declaration, expression)      \
+  auto name = (expression);                                  \
   if (!name) return tl::unexpected(std::move(name).error()); \
   declaration = *std::move(name)
 #define MUSTER_TRY(declaration, ...) \

@@ -1,10 +1,11 @@
 // Files and descriptors: RAII, whole-file reads, and writes that are either complete or absent.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <sys/types.h>
 #include <utility>
 #include <vector>
 

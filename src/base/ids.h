@@ -16,11 +16,15 @@ struct StrongId {
 };
 
 template <typename Tag>
-std::string to_string(StrongId<Tag> id) { return std::to_string(id.value); }
+std::string to_string(StrongId<Tag> id) {
+  return std::to_string(id.value);
+}
 
 }  // namespace muster
 
 template <typename Tag>
 struct std::hash<muster::StrongId<Tag>> {
-  std::size_t operator()(muster::StrongId<Tag> id) const noexcept { return std::hash<std::uint64_t>{}(id.value); }
+  std::size_t operator()(muster::StrongId<Tag> id) const noexcept {
+    return std::hash<std::uint64_t>{}(id.value);
+  }
 };

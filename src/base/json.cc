@@ -9,8 +9,7 @@ Result<Value> parse(std::string_view text) {
   boost::system::error_code error;
   const auto used = parser.write_some(text.data(), text.size(), error);
   if (!error) parser.finish(error);
-  if (!error && used < text.size() &&
-      text.find_first_not_of(" \t\r\n", used) != std::string_view::npos) {
+  if (!error && used < text.size() && text.find_first_not_of(" \t\r\n", used) != std::string_view::npos) {
     return fail(ErrorCode::invalid_argument,
                 "malformed JSON: unexpected text after the value at byte " + std::to_string(used));
   }
@@ -70,7 +69,8 @@ const Value* find(const Object& object, std::string_view name) {
 }
 
 tl::unexpected<Error> missing(const Value* value, std::string_view name, std::string_view type) {
-  if (value == nullptr) return fail(ErrorCode::invalid_argument, "member " + std::string(name) + " is missing");
+  if (value == nullptr)
+    return fail(ErrorCode::invalid_argument, "member " + std::string(name) + " is missing");
   return fail(ErrorCode::invalid_argument, "member " + std::string(name) + " must be " + std::string(type) +
                                                ", not " + boost::json::serialize(*value).substr(0, 80));
 }

@@ -14,16 +14,27 @@ tl::unexpected<Error> failure(sqlite3* connection, int code, std::string_view do
   switch (code & 0xff) {
     case SQLITE_FULL:
     case SQLITE_IOERR:
-    case SQLITE_CANTOPEN: kind = ErrorCode::io; break;
+    case SQLITE_CANTOPEN:
+      kind = ErrorCode::io;
+      break;
     case SQLITE_READONLY:
     case SQLITE_PERM:
-    case SQLITE_AUTH: kind = ErrorCode::permission_denied; break;
-    case SQLITE_CONSTRAINT: kind = ErrorCode::already_exists; break;
+    case SQLITE_AUTH:
+      kind = ErrorCode::permission_denied;
+      break;
+    case SQLITE_CONSTRAINT:
+      kind = ErrorCode::already_exists;
+      break;
     case SQLITE_BUSY:
-    case SQLITE_LOCKED: kind = ErrorCode::unavailable; break;
+    case SQLITE_LOCKED:
+      kind = ErrorCode::unavailable;
+      break;
     case SQLITE_CORRUPT:
-    case SQLITE_NOTADB: kind = ErrorCode::corrupt; break;
-    default: break;
+    case SQLITE_NOTADB:
+      kind = ErrorCode::corrupt;
+      break;
+    default:
+      break;
   }
   const char* why = connection != nullptr ? sqlite3_errmsg(connection) : sqlite3_errstr(code);
   return fail(kind, std::string(doing) + ": " + why);
@@ -131,7 +142,8 @@ Result<Database> Database::open(const std::string& path, Options options) {
   Database database(std::move(impl));
   if (!options.read_only) {
     MUSTER_CHECK(database.execute("PRAGMA journal_mode=WAL"));
-    MUSTER_CHECK(database.execute(options.full_sync ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL"));
+    MUSTER_CHECK(
+        database.execute(options.full_sync ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL"));
   }
   MUSTER_CHECK(database.execute("PRAGMA foreign_keys=ON"));
   return database;

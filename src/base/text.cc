@@ -90,7 +90,8 @@ std::string closest(std::string_view word, const std::vector<std::string>& known
       row[0] = i;
       for (std::size_t j = 1; j <= candidate.size(); ++j) {
         const auto above = row[j];
-        row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (word[i - 1] == candidate[j - 1] ? 0U : 1U)});
+        row[j] =
+            std::min({above + 1, row[j - 1] + 1, diagonal + (word[i - 1] == candidate[j - 1] ? 0U : 1U)});
         diagonal = above;
       }
     }

@@ -9,8 +9,8 @@
 
 namespace muster {
 
-std::string_view trim(std::string_view text);  // spaces, tabs, CR, LF at both ends
-std::string to_lower(std::string_view text);   // ASCII only
+std::string_view trim(std::string_view text);          // spaces, tabs, CR, LF at both ends
+std::string to_lower(std::string_view text);           // ASCII only
 bool iequals(std::string_view a, std::string_view b);  // ASCII only
 std::vector<std::string_view> split(std::string_view text, char separator);  // keeps empty parts
 std::string join(const std::vector<std::string>& parts, std::string_view separator);

@@ -63,7 +63,9 @@ std::string format_http_date(Time time) { return format(utc(time), "%a, %d %b %Y
 
 std::optional<Time> parse_compact(std::string_view text) { return parse(text, "%Y%m%dT%H%M%SZ"); }
 
-std::optional<Time> parse_http_date(std::string_view text) { return parse(text, "%a, %d %b %Y %H:%M:%S GMT"); }
+std::optional<Time> parse_http_date(std::string_view text) {
+  return parse(text, "%a, %d %b %Y %H:%M:%S GMT");
+}
 
 std::optional<Time> parse_iso8601(std::string_view text) {
   std::string_view rest;

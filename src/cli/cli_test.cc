@@ -51,7 +51,8 @@ name = "x"
 [[InputDataConfig]]
 ChannelName = "train"
 DataSource.S3DataSource.S3Uri = "text"
-)").value();
+)")
+                        .value();
   EXPECT_EQ(made.job_name, "my-job-2-7f3a");
   EXPECT_EQ(made.request.at("HyperParameters").at("steps"), "10");
   EXPECT_EQ(made.request.at("HyperParameters").at("lr"), "0.5");
@@ -60,8 +61,9 @@ DataSource.S3DataSource.S3Uri = "text"
   ASSERT_THAT(made.uploads, SizeIs(1));
   EXPECT_EQ(made.uploads[0].local_path, dir_ / "text");
   EXPECT_EQ(made.uploads[0].s3_uri, "s3://b/my-job-2-7f3a/input/train");
-  EXPECT_EQ(json::dump(made.request.at("InputDataConfig").at(0).at("DataSource").at("S3DataSource").at("S3Uri")),
-            "\"s3://b/my-job-2-7f3a/input/train\"");
+  EXPECT_EQ(
+      json::dump(made.request.at("InputDataConfig").at(0).at("DataSource").at("S3DataSource").at("S3Uri")),
+      "\"s3://b/my-job-2-7f3a/input/train\"");
 }
 
 TEST_F(RequestFile, Processing) {
@@ -70,17 +72,24 @@ ProcessingJobName = "tokens"
 [[ProcessingInputs]]
 InputName = "text"
 S3Input.S3Uri = "s3://b/text"
-)", RequestKind::processing).value();
+)",
+                            RequestKind::processing)
+                        .value();
   EXPECT_EQ(made.job_name, "tokens");
   EXPECT_THAT(made.uploads, SizeIs(0));
-  EXPECT_EQ(made.request.at("ProcessingInputs").at(0).at("S3Input").at("LocalPath"), "/opt/ml/processing/input/text");
+  EXPECT_EQ(made.request.at("ProcessingInputs").at(0).at("S3Input").at("LocalPath"),
+            "/opt/ml/processing/input/text");
 }
 
 TEST_F(RequestFile, RefusalsNameFileAndRemedy) {
   EXPECT_THAT(prepare("x = [").error().message, HasSubstr("my job_2.toml, line 1"));
-  EXPECT_THAT(prepare("[[InputDataConfig]]\nChannelName = \"a\"\nDataSource.S3DataSource.S3Uri = \"no/such\"\n").error().message,
-              HasSubstr("neither s3://BUCKET/PREFIX nor a path that exists"));
-  EXPECT_THAT(prepare_request(dir_.path(), RequestKind::training, {}).error().message, HasSubstr("is a folder"));
+  EXPECT_THAT(
+      prepare("[[InputDataConfig]]\nChannelName = \"a\"\nDataSource.S3DataSource.S3Uri = \"no/such\"\n")
+          .error()
+          .message,
+      HasSubstr("neither s3://BUCKET/PREFIX nor a path that exists"));
+  EXPECT_THAT(prepare_request(dir_.path(), RequestKind::training, {}).error().message,
+              HasSubstr("is a folder"));
   EXPECT_EQ(prepare_request("/no/such.toml", RequestKind::training, {}).error().code, ErrorCode::not_found);
 }
 

@@ -25,7 +25,9 @@ ErrorCode code_of(std::string_view type, int status) {
 }  // namespace
 
 Client::Client(Endpoint endpoint, net::Url url)
-    : endpoint_(std::move(endpoint)), url_(std::move(url)), http_(net::Client::create(url_.host, url_.port)) {}
+    : endpoint_(std::move(endpoint)),
+      url_(std::move(url)),
+      http_(net::Client::create(url_.host, url_.port)) {}
 
 Result<Client> Client::create(Endpoint endpoint) {
   MUSTER_TRY(auto url, net::parse_url(endpoint.url));
@@ -59,13 +61,15 @@ Result<json::Object> Client::read(const Result<net::ClientResponse>& response) c
   auto body = json::parse_object(response->body.empty() ? "{}" : response->body);
   if (response->status < 300 && body) return body;
   if (!body) {
-    return fail(ErrorCode::internal, endpoint_.url + " answered " + std::to_string(response->status) + " without JSON");
+    return fail(ErrorCode::internal,
+                endpoint_.url + " answered " + std::to_string(response->status) + " without JSON");
   }
   const auto type = json::opt_string(*body, "__type").value_or("");
   return fail(code_of(type, response->status), json::opt_string(*body, "message").value_or(type));
 }
 
-Result<json::Object> Client::call(std::string_view service, std::string_view target, const json::Object& request) {
+Result<json::Object> Client::call(std::string_view service, std::string_view target,
+                                  const json::Object& request) {
   net::Headers headers;
   headers.set("Content-Type", "application/x-amz-json-1.1");
   headers.set("X-Amz-Target", target);
@@ -80,7 +84,9 @@ Result<json::Object> Client::logs(std::string_view operation, const json::Object
   return call("logs", "Logs_20140328." + std::string(operation), request);
 }
 
-Result<json::Object> Client::get(std::string_view path) { return read(send("muster", "GET", std::string(path), {}, "")); }
+Result<json::Object> Client::get(std::string_view path) {
+  return read(send("muster", "GET", std::string(path), {}, ""));
+}
 
 Result<json::Object> Client::post(std::string_view path, const json::Object& body) {
   net::Headers headers;

@@ -39,8 +39,8 @@ class Client {
 
  private:
   Client(Endpoint endpoint, net::Url url);
-  Result<net::ClientResponse> send(std::string_view service, std::string method, std::string path, net::Headers headers,
-                                   std::string body);
+  Result<net::ClientResponse> send(std::string_view service, std::string method, std::string path,
+                                   net::Headers headers, std::string body);
   Result<json::Object> call(std::string_view service, std::string_view target, const json::Object& request);
   Result<json::Object> read(const Result<net::ClientResponse>& response) const;
 

@@ -24,12 +24,14 @@ JobFacts facts_of(bool training, json::Object raw) {
   out.created = json::opt_double(raw, "CreationTime");
   out.started = json::opt_double(raw, kind + "StartTime");
   out.ended = json::opt_double(raw, kind + "EndTime");
-  if (const auto* transitions = json::opt_array(raw, "SecondaryStatusTransitions"); transitions && !transitions->empty()) {
+  if (const auto* transitions = json::opt_array(raw, "SecondaryStatusTransitions");
+      transitions && !transitions->empty()) {
     out.message = json::opt_string(transitions->back().as_object(), "StatusMessage").value_or("");
   }
   const auto* resources = json::opt_object(raw, training ? "ResourceConfig" : "ProcessingResources");
   if (resources != nullptr && !training) resources = json::opt_object(*resources, "ClusterConfig");
-  if (resources != nullptr) out.nodes = static_cast<int>(json::opt_int(*resources, "InstanceCount").value_or(1));
+  if (resources != nullptr)
+    out.nodes = static_cast<int>(json::opt_int(*resources, "InstanceCount").value_or(1));
   if (const auto* artifacts = json::opt_object(raw, "ModelArtifacts")) {
     out.artifacts = json::opt_string(*artifacts, "S3ModelArtifacts").value_or("");
   }
@@ -57,7 +59,8 @@ Result<std::vector<json::Object>> list_kind(Client& client, bool training, const
   if (!options.contains.empty()) request["NameContains"] = options.contains;
   for (;;) {
     request["MaxResults"] = std::clamp(options.limit - static_cast<int>(out.size()), 1, 100);
-    MUSTER_TRY(const auto page, client.sagemaker(training ? "ListTrainingJobs" : "ListProcessingJobs", request));
+    MUSTER_TRY(const auto page,
+               client.sagemaker(training ? "ListTrainingJobs" : "ListProcessingJobs", request));
     const auto* jobs = json::opt_array(page, training ? "TrainingJobSummaries" : "ProcessingJobSummaries");
     if (jobs != nullptr) {
       for (const auto& job : *jobs) out.push_back(job.as_object());
@@ -89,7 +92,8 @@ int list_jobs(const Common& common, const ListOptions& options) {
     for (auto& job : *some) jobs.emplace_back(training, std::move(job));
   }
   std::stable_sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) {
-    return json::opt_double(a.second, "CreationTime").value_or(0) > json::opt_double(b.second, "CreationTime").value_or(0);
+    return json::opt_double(a.second, "CreationTime").value_or(0) >
+           json::opt_double(b.second, "CreationTime").value_or(0);
   });
   if (static_cast<int>(jobs.size()) > options.limit) jobs.resize(static_cast<std::size_t>(options.limit));
   if (common.as_json) {
@@ -101,7 +105,11 @@ int list_jobs(const Common& common, const ListOptions& options) {
     return kOk;
   }
   if (jobs.empty()) {
-    std::cout << "No jobs" << (options.status.empty() && options.contains.empty() ? " yet. Start one with: muster train FILE.toml" : " match") << "\n";
+    std::cout << "No jobs"
+              << (options.status.empty() && options.contains.empty()
+                      ? " yet. Start one with: muster train FILE.toml"
+                      : " match")
+              << "\n";
     return kOk;
   }
   Table table({"NAME", "KIND", "STATUS", "CREATED", "TOOK"});
@@ -109,7 +117,8 @@ int list_jobs(const Common& common, const ListOptions& options) {
     const auto facts = facts_of(training, job);
     table.add({facts.name, training ? "training" : "processing",
                facts.status + (facts.secondary.empty() || facts.over() ? "" : " (" + facts.secondary + ")"),
-               local_time(facts.created), duration_between(facts.created, facts.over() ? facts.ended : std::nullopt)});
+               local_time(facts.created),
+               duration_between(facts.created, facts.over() ? facts.ended : std::nullopt)});
   }
   std::cout << table.text();
   return kOk;
@@ -126,7 +135,9 @@ int show_job(const Common& common, const std::string& name) {
   }
   std::cout << job->name << "  " << (job->training ? "training" : "processing") << " on " << job->nodes
             << (job->nodes == 1 ? " node" : " nodes") << "\n"
-            << "Status   " << job->status << (job->secondary.empty() || job->secondary == job->status ? "" : " (" + job->secondary + ")") << "\n"
+            << "Status   " << job->status
+            << (job->secondary.empty() || job->secondary == job->status ? "" : " (" + job->secondary + ")")
+            << "\n"
             << "Created  " << local_time(job->created) << "\n";
   if (!job->failure.empty()) std::cout << "Reason   " << job->failure << "\n";
   if (const auto* transitions = json::opt_array(job->raw, "SecondaryStatusTransitions")) {
@@ -141,7 +152,8 @@ int show_job(const Common& common, const std::string& name) {
     }
     std::cout << table.text();
   }
-  if (job->status == "Completed" && !job->artifacts.empty()) std::cout << "\nModel    " << job->artifacts << "\n";
+  if (job->status == "Completed" && !job->artifacts.empty())
+    std::cout << "\nModel    " << job->artifacts << "\n";
   std::cout << "\nLogs     muster logs " << job->name << (job->over() ? "" : " -f") << "\n";
   return kOk;
 }
@@ -173,13 +185,15 @@ int wait_job(const Common& common, const std::string& name, int timeout_s) {
       if (common.as_json) {
         print_json(job->raw);
       } else {
-        std::cout << name << " ended " << job->status << " after " << duration_between(job->created, job->ended)
+        std::cout << name << " ended " << job->status << " after "
+                  << duration_between(job->created, job->ended)
                   << (job->failure.empty() ? "" : ": " + job->failure) << "\n";
       }
       return job->status == "Completed" ? kOk : job->status == "Failed" ? kJobFailed : kJobStopped;
     }
     if (timeout_s > 0 && std::chrono::steady_clock::now() >= deadline) {
-      return print_error({ErrorCode::timeout, name + " is still " + (job ? job->status : "unreachable") + " after " + std::to_string(timeout_s) + " s"});
+      return print_error({ErrorCode::timeout, name + " is still " + (job ? job->status : "unreachable") +
+                                                  " after " + std::to_string(timeout_s) + " s"});
     }
     std::this_thread::sleep_for(kJobPoll);
   }
@@ -196,7 +210,9 @@ Result<void> LogReader::find_streams() {
     if (const auto* list = json::opt_array(*page, "logStreams")) {
       for (const auto& entry : *list) {
         const auto name = json::opt_string(entry.as_object(), "logStreamName").value_or("");
-        if (std::any_of(streams_.begin(), streams_.end(), [&](const auto& known) { return known.name == name; })) continue;
+        if (std::any_of(streams_.begin(), streams_.end(),
+                        [&](const auto& known) { return known.name == name; }))
+          continue;
         const auto host = name.substr(job_.size() + 1);
         streams_.push_back({name, host.substr(0, host.rfind('-')), ""});
       }
@@ -228,7 +244,8 @@ Result<std::vector<LogReader::Line>> LogReader::read() {
       }
     }
   }
-  std::stable_sort(lines.begin(), lines.end(), [](const Line& a, const Line& b) { return a.time_ms < b.time_ms; });
+  std::stable_sort(lines.begin(), lines.end(),
+                   [](const Line& a, const Line& b) { return a.time_ms < b.time_ms; });
   return lines;
 }
 

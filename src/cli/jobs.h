@@ -55,7 +55,8 @@ class LogReader {
     std::string host;
     std::string text;
   };
-  LogReader(Client& client, bool training, std::string job) : client_(client), training_(training), job_(std::move(job)) {}
+  LogReader(Client& client, bool training, std::string job)
+      : client_(client), training_(training), job_(std::move(job)) {}
   // Lines that arrived since the last call; empty: none now.
   Result<std::vector<Line>> read();
   std::size_t streams() const { return streams_.size(); }

@@ -60,7 +60,8 @@ std::vector<std::string> musterd_command(const Common& common, const UpOptions& 
   for (const auto& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   ::execv(arguments[0], arguments.data());
-  std::cerr << "muster: cannot start " << command[0] << ": " << std::generic_category().message(errno) << "\n";
+  std::cerr << "muster: cannot start " << command[0] << ": " << std::generic_category().message(errno)
+            << "\n";
   ::_exit(kFailed);
 }
 
@@ -126,7 +127,8 @@ int up_detached(const Common& common, const UpOptions& options, const data::Data
     auto said = std::string(trim(read_file(output).value_or("")));
     constexpr std::string_view kName = "musterd: ";
     if (said.rfind(kName, 0) == 0) said = said.substr(kName.size());
-    return print_error({ErrorCode::internal, ended ? said : "musterd did not answer within 30 s; see " + directory.log_file()});
+    return print_error({ErrorCode::internal,
+                        ended ? said : "musterd did not answer within 30 s; see " + directory.log_file()});
   }
   print_service(common, directory.endpoint().value_or(""), "Serving  ");
   if (const auto endpoint = endpoint_of(directory); endpoint && !common.as_json) print_isolation(*endpoint);
@@ -139,7 +141,8 @@ int up(const Common& common, const UpOptions& options) {
   const auto directory = data::DataDirectory::open_or_create(common.data);
   if (!directory) return print_error(directory.error());
   if (const auto pid = running_musterd(*directory)) {
-    print_service(common, directory->endpoint().value_or("?"), "Already serving (process " + std::to_string(*pid) + ")");
+    print_service(common, directory->endpoint().value_or("?"),
+                  "Already serving (process " + std::to_string(*pid) + ")");
     return kOk;
   }
   if (options.detach) return up_detached(common, options, *directory);
@@ -156,9 +159,12 @@ Result<std::vector<std::string>> live_jobs(Client& client) {
       json::Object request;
       request["StatusEquals"] = status;
       request["MaxResults"] = 100;
-      MUSTER_TRY(const auto page, client.sagemaker(training ? "ListTrainingJobs" : "ListProcessingJobs", request));
-      for (const auto& job : page.at(training ? "TrainingJobSummaries" : "ProcessingJobSummaries").as_array()) {
-        names.push_back(json::opt_string(job.as_object(), training ? "TrainingJobName" : "ProcessingJobName").value_or(""));
+      MUSTER_TRY(const auto page,
+                 client.sagemaker(training ? "ListTrainingJobs" : "ListProcessingJobs", request));
+      for (const auto& job :
+           page.at(training ? "TrainingJobSummaries" : "ProcessingJobSummaries").as_array()) {
+        names.push_back(json::opt_string(job.as_object(), training ? "TrainingJobName" : "ProcessingJobName")
+                            .value_or(""));
       }
     }
   }
@@ -191,7 +197,8 @@ Result<void> ask_to_stop(Client& client, const std::string& name) {
   return {};
 }
 
-// Until none is left: live_jobs() names at most a page of each kind. Bounded by the jobs' grace and their uploads.
+// Until none is left: live_jobs() names at most a page of each kind. Bounded by the jobs' grace and their
+// uploads.
 Result<void> stop_all(Client& client) {
   std::set<std::string> told;
   for (;;) {
@@ -223,14 +230,18 @@ int down(const Common& common, const DownOptions& options, const KillAll& kill_a
     const auto jobs = live_jobs(*client);
     if (!jobs) return print_error(jobs.error());
     if (!jobs->empty() && !options.stop_jobs) {
-      return print_error({ErrorCode::failed_precondition, std::to_string(jobs->size()) + (jobs->size() == 1 ? " job runs (" : " jobs run (") + join(*jobs, ", ") +
-                                                              "): add --stop-jobs to stop them first, --leave-jobs to let them run on, or --now to kill everything"});
+      return print_error({ErrorCode::failed_precondition,
+                          std::to_string(jobs->size()) + (jobs->size() == 1 ? " job runs (" : " jobs run (") +
+                              join(*jobs, ", ") +
+                              "): add --stop-jobs to stop them first, --leave-jobs to let them run on, or "
+                              "--now to kill everything"});
     }
     if (auto stopped = stop_all(*client); !stopped) return print_error(stopped.error());
   }
   ::kill(*pid, SIGTERM);
   if (!wait_until(std::chrono::seconds(20), [&] { return gone(*pid); })) {
-    return print_error({ErrorCode::timeout, "musterd (process " + std::to_string(*pid) + ") did not end within 20 s; use --now to kill it"});
+    return print_error({ErrorCode::timeout, "musterd (process " + std::to_string(*pid) +
+                                                ") did not end within 20 s; use --now to kill it"});
   }
   std::cout << "Stopped   musterd on " << directory->path() << "\n";
   return kOk;
@@ -270,8 +281,11 @@ Result<std::string> write_sdk_config(const Common& common) {
   MUSTER_TRY(auto session, open_session(common));
   MUSTER_CHECK(ensure_bucket(session));
   const auto path = session.directory.path() + "/sagemaker-sdk.yaml";
-  MUSTER_CHECK(write_file_atomic(path, "SchemaVersion: '1.0'\nSageMaker:\n  PythonSDK:\n    Modules:\n      TelemetryOptOut: true\n"
-                                       "      Session:\n        DefaultS3Bucket: " + session.bucket + "\n"));
+  MUSTER_CHECK(write_file_atomic(
+      path,
+      "SchemaVersion: '1.0'\nSageMaker:\n  PythonSDK:\n    Modules:\n      TelemetryOptOut: true\n"
+      "      Session:\n        DefaultS3Bucket: " +
+          session.bucket + "\n"));
   return path;
 }
 
@@ -304,8 +318,10 @@ int print_environment(const Common& common, bool sagemaker_sdk) {
   }
   std::cout << "unset AWS_SESSION_TOKEN AWS_PROFILE\n";
   for (const auto& [name, value] : variables) std::cout << "export " << name << "=" << quote(value) << "\n";
-  std::cout << "case \":$PATH:\" in *:" << quote(own_folder()) << ":*) ;; *) export PATH=" << quote(own_folder()) << ":\"$PATH\" ;; esac\n";
-  if (const auto version = first_line("command -v aws >/dev/null && aws --version"); ignores_endpoint_variable(version)) {
+  std::cout << "case \":$PATH:\" in *:" << quote(own_folder())
+            << ":*) ;; *) export PATH=" << quote(own_folder()) << ":\"$PATH\" ;; esac\n";
+  if (const auto version = first_line("command -v aws >/dev/null && aws --version");
+      ignores_endpoint_variable(version)) {
     std::cout << "# " << version.substr(0, version.find(' ')) << " ignores AWS_ENDPOINT_URL:\n"
               << "aws() { command aws --endpoint-url \"$AWS_ENDPOINT_URL\" \"$@\"; }\n";
   }
@@ -319,7 +335,8 @@ int doctor(const Common& common, const std::function<std::vector<DoctorCheck>()>
   std::string text;  // sentences: too long for a table
   for (const auto& check : found) {
     failed = failed || check.state == "fail";
-    text += check.state + std::string(check.state.size() < 6 ? 6 - check.state.size() : 1, ' ') + check.name + ": " + check.message + "\n";
+    text += check.state + std::string(check.state.size() < 6 ? 6 - check.state.size() : 1, ' ') + check.name +
+            ": " + check.message + "\n";
     if (!check.remedy.empty()) text += "      remedy: " + check.remedy + "\n";
     json::Object entry;
     entry["state"] = check.state;
@@ -352,12 +369,16 @@ int show_nodes(const Common& common) {
     const auto& node = entry.as_object();
     const auto job = json::opt_string(node, "job");
     const bool healthy = json::opt_bool(node, "healthy").value_or(false);
-    table.add({json::opt_string(node, "name").value_or(""), !healthy ? "unhealthy" : job ? "busy" : "free",
-               std::to_string(json::opt_int(node, "cpus").value_or(0)),
-               format_bytes(static_cast<std::uint64_t>(json::opt_int(node, "memory_bytes").value_or(0))),
-               json::opt_string(node, "address").value_or(""),
-               job ? *job + " (algo-" + std::to_string(json::opt_int(node, "rank").value_or(0) + 1) + ")" : "-",
-               json::opt_string(node, "message").value_or("")});
+    table.add(
+        {json::opt_string(node, "name").value_or(""),
+         !healthy ? "unhealthy"
+         : job    ? "busy"
+                  : "free",
+         std::to_string(json::opt_int(node, "cpus").value_or(0)),
+         format_bytes(static_cast<std::uint64_t>(json::opt_int(node, "memory_bytes").value_or(0))),
+         json::opt_string(node, "address").value_or(""),
+         job ? *job + " (algo-" + std::to_string(json::opt_int(node, "rank").value_or(0) + 1) + ")" : "-",
+         json::opt_string(node, "message").value_or("")});
   }
   std::cout << table.text();
   return kOk;
@@ -371,11 +392,16 @@ std::optional<std::int64_t> parse_age(const std::string& text) {
   const auto number = parse_int(std::string_view(text).substr(0, text.size() - 1));
   if (!number || *number < 0 || *number > 100'000) return std::nullopt;
   switch (text.back()) {
-    case 's': return *number;
-    case 'm': return *number * 60;
-    case 'h': return *number * 3'600;
-    case 'd': return *number * 86'400;
-    default: return std::nullopt;
+    case 's':
+      return *number;
+    case 'm':
+      return *number * 60;
+    case 'h':
+      return *number * 3'600;
+    case 'd':
+      return *number * 86'400;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -429,7 +455,8 @@ Result<std::uint64_t> remove_prefix(data::s3::Client& s3, const data::s3::Place&
 int prune(const Common& common, const PruneOptions& options) {
   const auto seconds = parse_age(options.older_than);
   if (!seconds) {
-    std::cerr << "muster: --older-than is \"" << options.older_than << "\", it must be a number and one of s, m, h, d, for example 7d\n";
+    std::cerr << "muster: --older-than is \"" << options.older_than
+              << "\", it must be a number and one of s, m, h, d, for example 7d\n";
     return kUsage;
   }
   auto session = open_session(common);
@@ -452,8 +479,9 @@ int prune(const Common& common, const PruneOptions& options) {
     out["objects_removed"] = removed;
     print_json(out);
   } else {
-    std::cout << "Forgot " << names.size() << (names.size() == 1 ? " job" : " jobs") << " that ended more than " << options.older_than
-              << " ago, with their logs" << (options.objects ? ", and removed " + std::to_string(removed) + " objects" : "") << "\n";
+    std::cout << "Forgot " << names.size() << (names.size() == 1 ? " job" : " jobs")
+              << " that ended more than " << options.older_than << " ago, with their logs"
+              << (options.objects ? ", and removed " + std::to_string(removed) + " objects" : "") << "\n";
   }
   return kOk;
 }

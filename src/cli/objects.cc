@@ -23,25 +23,27 @@ Options with_progress() {
   Options options;
   if (is_terminal()) {
     options.progress = [](const data::s3::Progress& progress) {
-      std::cout << "\r\033[K" << progress.files << "/" << progress.files_total << " files  " << format_bytes(progress.bytes) << " of "
-                << format_bytes(progress.bytes_total) << std::flush;
+      std::cout << "\r\033[K" << progress.files << "/" << progress.files_total << " files  "
+                << format_bytes(progress.bytes) << " of " << format_bytes(progress.bytes_total) << std::flush;
     };
   }
   return options;
 }
 
-int print_report(const Common& common, const Result<Report>& report, const std::string& from, const std::string& to) {
+int print_report(const Common& common, const Result<Report>& report, const std::string& from,
+                 const std::string& to) {
   if (is_terminal()) std::cout << "\r\033[K";
   if (!report) return print_error(report.error());
-  for (const auto& [path, why] : report->refused) std::cerr << "muster: left out " << path << ": " << why.message << "\n";
+  for (const auto& [path, why] : report->refused)
+    std::cerr << "muster: left out " << path << ": " << why.message << "\n";
   if (common.as_json) {
     json::Object out;
     out["files"] = report->files;
     out["bytes"] = report->bytes;
     print_json(out);
   } else {
-    std::cout << from << " -> " << to << "  " << report->files << (report->files == 1 ? " file, " : " files, ")
-              << format_bytes(report->bytes) << "\n";
+    std::cout << from << " -> " << to << "  " << report->files
+              << (report->files == 1 ? " file, " : " files, ") << format_bytes(report->bytes) << "\n";
   }
   return report->refused.empty() ? kOk : kFailed;
 }
@@ -53,25 +55,30 @@ Result<Report> upload(data::s3::Client& s3, const std::string& from, const Place
     return data::s3::upload_tree(s3, from, to.bucket, to.key, with_progress<data::s3::UploadOptions>());
   }
   if (!fs::is_regular_file(from)) {
-    return fail(ErrorCode::invalid_argument, from + " is neither a file nor a folder; copy its content to a file first");
+    return fail(ErrorCode::invalid_argument,
+                from + " is neither a file nor a folder; copy its content to a file first");
   }
   auto place = to;
   if (place.key.empty() || place.key.back() == '/') place.key += fs::path(from).filename().string();
   const auto bytes = fs::file_size(from);
-  MUSTER_TRY(const auto etag, data::s3::upload_file(s3, from, place, with_progress<data::s3::TransferOptions>()));
+  MUSTER_TRY(const auto etag,
+             data::s3::upload_file(s3, from, place, with_progress<data::s3::TransferOptions>()));
   return Report{1, bytes, {}};
 }
 
 Result<Report> download(data::s3::Client& s3, const Place& from, const std::string& to, bool recursive) {
   if (recursive) {
-    return data::s3::download_prefix(s3, from.bucket, from.key, to, with_progress<data::s3::TransferOptions>());
+    return data::s3::download_prefix(s3, from.bucket, from.key, to,
+                                     with_progress<data::s3::TransferOptions>());
   }
   if (from.key.empty() || from.key.back() == '/') {
-    return fail(ErrorCode::invalid_argument, "s3://" + from.bucket + "/" + from.key + " is a prefix; copy it with -r");
+    return fail(ErrorCode::invalid_argument,
+                "s3://" + from.bucket + "/" + from.key + " is a prefix; copy it with -r");
   }
   auto path = to;
   if (fs::is_directory(to)) path = (fs::path(to) / fs::path(from.key).filename()).string();
-  MUSTER_TRY(const auto info, data::s3::download_file(s3, from, path, with_progress<data::s3::TransferOptions>()));
+  MUSTER_TRY(const auto info,
+             data::s3::download_file(s3, from, path, with_progress<data::s3::TransferOptions>()));
   return Report{1, info.size, {}};
 }
 
@@ -88,7 +95,8 @@ Result<Place> parse_s3_uri(const std::string& uri) {
 
 int copy_objects(const Common& common, const std::string& from, const std::string& to, bool recursive) {
   if (is_s3(from) == is_s3(to)) {
-    return print_error({ErrorCode::invalid_argument, "one of the two must be s3://BUCKET/KEY, the other a local path"});
+    return print_error(
+        {ErrorCode::invalid_argument, "one of the two must be s3://BUCKET/KEY, the other a local path"});
   }
   auto session = open_session(common);
   if (!session) return print_error(session.error());
@@ -101,7 +109,8 @@ int copy_objects(const Common& common, const std::string& from, const std::strin
     });
     return got ? static_cast<int>(kOk) : print_error(got.error());
   }
-  const auto report = is_s3(from) ? download(*session->s3, *place, to, recursive) : upload(*session->s3, from, *place, recursive);
+  const auto report = is_s3(from) ? download(*session->s3, *place, to, recursive)
+                                  : upload(*session->s3, from, *place, recursive);
   return print_report(common, report, from, to);
 }
 
@@ -110,7 +119,8 @@ int list_objects(const Common& common, const std::string& uri, bool recursive) {
   if (!session) return print_error(session.error());
   json::Array rows;
   Table table({"SIZE", "MODIFIED", "NAME"});
-  const auto add = [&](const std::string& size, std::optional<Time> modified, const std::string& name, std::uint64_t bytes) {
+  const auto add = [&](const std::string& size, std::optional<Time> modified, const std::string& name,
+                       std::uint64_t bytes) {
     json::Object row;
     row["name"] = name;
     row["bytes"] = bytes;
@@ -129,11 +139,13 @@ int list_objects(const Common& common, const std::string& uri, bool recursive) {
     request.prefix = place->key;
     if (!recursive) request.delimiter = "/";
     const auto base = "s3://" + place->bucket + "/";
-    const auto listed = session->s3->list_objects(request, [&](const data::s3::ListPage& page) -> Result<void> {
-      for (const auto& prefix : page.common_prefixes) add("", std::nullopt, base + prefix, 0);
-      for (const auto& object : page.objects) add(format_bytes(object.size), object.modified, base + object.key, object.size);
-      return {};
-    });
+    const auto listed =
+        session->s3->list_objects(request, [&](const data::s3::ListPage& page) -> Result<void> {
+          for (const auto& prefix : page.common_prefixes) add("", std::nullopt, base + prefix, 0);
+          for (const auto& object : page.objects)
+            add(format_bytes(object.size), object.modified, base + object.key, object.size);
+          return {};
+        });
     if (!listed) return print_error(listed.error());
   }
   if (common.as_json) {
@@ -143,7 +155,8 @@ int list_objects(const Common& common, const std::string& uri, bool recursive) {
   } else if (!rows.empty()) {
     std::cout << table.text();
   } else {
-    std::cout << (uri.empty() ? "No buckets. Make one with: muster mb s3://NAME" : "Nothing below " + uri) << "\n";
+    std::cout << (uri.empty() ? "No buckets. Make one with: muster mb s3://NAME" : "Nothing below " + uri)
+              << "\n";
   }
   return kOk;
 }
@@ -163,15 +176,16 @@ int remove_objects(const Common& common, const std::string& uri, bool recursive)
     data::s3::ListRequest request;
     request.bucket = place->bucket;
     request.prefix = place->key;
-    const auto listed = session->s3->list_objects(request, [&](const data::s3::ListPage& page) -> Result<void> {
-      std::vector<std::string> keys;
-      for (const auto& object : page.objects) keys.push_back(object.key);
-      if (keys.empty()) return {};
-      MUSTER_TRY(const auto kept, session->s3->delete_objects(place->bucket, keys));
-      if (!kept.empty()) return tl::unexpected(kept.front().second.with_context(kept.front().first));
-      removed += keys.size();
-      return {};
-    });
+    const auto listed =
+        session->s3->list_objects(request, [&](const data::s3::ListPage& page) -> Result<void> {
+          std::vector<std::string> keys;
+          for (const auto& object : page.objects) keys.push_back(object.key);
+          if (keys.empty()) return {};
+          MUSTER_TRY(const auto kept, session->s3->delete_objects(place->bucket, keys));
+          if (!kept.empty()) return tl::unexpected(kept.front().second.with_context(kept.front().first));
+          removed += keys.size();
+          return {};
+        });
     if (!listed) return print_error(listed.error());
   }
   if (common.as_json) {

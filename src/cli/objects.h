@@ -7,8 +7,8 @@
 
 namespace muster::cli {
 
-// One of the two is s3://BUCKET/KEY, the other a local path; folders and prefixes need `recursive`. "-" as the
-// target prints the object.
+// One of the two is s3://BUCKET/KEY, the other a local path; folders and prefixes need `recursive`. "-" as
+// the target prints the object.
 int copy_objects(const Common& common, const std::string& from, const std::string& to, bool recursive);
 // Buckets without an argument, else what is below s3://BUCKET/PREFIX.
 int list_objects(const Common& common, const std::string& uri, bool recursive);

@@ -13,16 +13,20 @@ namespace muster::cli {
 
 int exit_code_of(const Error& error) {
   switch (error.code) {
-    case ErrorCode::not_found: return kNotFound;
+    case ErrorCode::not_found:
+      return kNotFound;
     case ErrorCode::invalid_argument:
     case ErrorCode::already_exists:
     case ErrorCode::failed_precondition:
     case ErrorCode::resource_exhausted:
     case ErrorCode::permission_denied:
-    case ErrorCode::unauthenticated: return kRefused;
+    case ErrorCode::unauthenticated:
+      return kRefused;
     case ErrorCode::unavailable:
-    case ErrorCode::timeout: return kUnavailable;
-    default: return kFailed;
+    case ErrorCode::timeout:
+      return kUnavailable;
+    default:
+      return kFailed;
   }
 }
 

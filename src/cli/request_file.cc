@@ -1,10 +1,11 @@
 #include "cli/request_file.h"
 
+#include <toml++/toml.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <filesystem>
-#include <toml++/toml.h>
 
 namespace muster::cli {
 namespace {
@@ -37,8 +38,8 @@ Result<json::Object> read_toml(const std::string& path) {
   try {
     return to_json(toml::parse_file(path)).as_object();
   } catch (const toml::parse_error& error) {
-    return fail(ErrorCode::invalid_argument, path + ", line " + std::to_string(error.source().begin.line) + ": " +
-                                                 std::string(error.description()));
+    return fail(ErrorCode::invalid_argument, path + ", line " + std::to_string(error.source().begin.line) +
+                                                 ": " + std::string(error.description()));
   }
 }
 
@@ -55,7 +56,8 @@ void values_to_text(json::Object& request, std::string_view member) {
   if (map == nullptr || !map->is_object()) return;
   for (auto& entry : map->get_object()) {
     if (!entry.value().is_string() && !entry.value().is_object() && !entry.value().is_array()) {
-      entry.value() = entry.value().is_double() ? number_text(entry.value().get_double()) : json::dump(entry.value());
+      entry.value() =
+          entry.value().is_double() ? number_text(entry.value().get_double()) : json::dump(entry.value());
     }
   }
 }
@@ -101,7 +103,8 @@ class Preparer {
     set_default(resources, "InstanceType", "ml.m5.large");
     set_default(resources, "InstanceCount", 1);
     set_default(resources, "VolumeSizeInGB", 1);
-    set_default(object_at(request, "OutputDataConfig"), "S3OutputPath", "s3://" + defaults_.bucket + "/output");
+    set_default(object_at(request, "OutputDataConfig"), "S3OutputPath",
+                "s3://" + defaults_.bucket + "/output");
     set_default(object_at(request, "StoppingCondition"), "MaxRuntimeInSeconds", 86'400);
     auto* channels = request.if_contains("InputDataConfig");
     if (channels == nullptr || !channels->is_array()) return {};
@@ -140,13 +143,19 @@ class Preparer {
 
  private:
   // An S3Uri that names something on this machine becomes an upload.
-  Result<void> replace_path(json::Object& source, const std::string& what, const std::string& prefix, PreparedRequest& out) {
+  Result<void> replace_path(json::Object& source, const std::string& what, const std::string& prefix,
+                            PreparedRequest& out) {
     const auto uri = json::opt_string(source, "S3Uri").value_or("");
     if (uri.rfind("s3://", 0) == 0) return {};
-    if (uri.empty()) return fail(ErrorCode::invalid_argument, what + ": S3Uri is missing; give s3://BUCKET/PREFIX or a path");
+    if (uri.empty())
+      return fail(ErrorCode::invalid_argument,
+                  what + ": S3Uri is missing; give s3://BUCKET/PREFIX or a path");
     const auto path = (folder_ / uri).lexically_normal();
     if (!fs::exists(path)) {
-      return fail(ErrorCode::not_found, what + ": S3Uri is \"" + uri + "\", which is neither s3://BUCKET/PREFIX nor a path that exists (" + path.string() + ")");
+      return fail(ErrorCode::not_found,
+                  what + ": S3Uri is \"" + uri +
+                      "\", which is neither s3://BUCKET/PREFIX nor a path that exists (" + path.string() +
+                      ")");
     }
     const auto target = "s3://" + defaults_.bucket + "/" + prefix;
     out.uploads.push_back({path.string(), target});
@@ -160,10 +169,12 @@ class Preparer {
 
 }  // namespace
 
-Result<PreparedRequest> prepare_request(const std::string& toml_file, RequestKind kind, const RequestDefaults& defaults) {
+Result<PreparedRequest> prepare_request(const std::string& toml_file, RequestKind kind,
+                                        const RequestDefaults& defaults) {
   PreparedRequest out;
   MUSTER_TRY(out.request, read_toml(toml_file));
-  const std::string_view name_member = kind == RequestKind::training ? "TrainingJobName" : "ProcessingJobName";
+  const std::string_view name_member =
+      kind == RequestKind::training ? "TrainingJobName" : "ProcessingJobName";
   set_default(out.request, name_member, stem_name(toml_file) + "-" + defaults.name_suffix);
   MUSTER_TRY(out.job_name, json::get_string(out.request, name_member));
   set_default(out.request, "RoleArn", "arn:aws:iam::" + defaults.account + ":role/muster");

@@ -1,8 +1,8 @@
 // A request in TOML: the members of CreateTrainingJob or CreateProcessingJob by their API names.
 //
-// What is left out gets a default that suits a local service (name, role, instance type, output path); an S3Uri
-// of an input that is a path on this machine, relative to the file, is uploaded and replaced. Reading is pure
-// but for the file itself and looking whether such paths exist.
+// What is left out gets a default that suits a local service (name, role, instance type, output path); an
+// S3Uri of an input that is a path on this machine, relative to the file, is uploaded and replaced. Reading
+// is pure but for the file itself and looking whether such paths exist.
 #pragma once
 
 #include <string>
@@ -33,6 +33,7 @@ struct RequestDefaults {
 };
 
 // Errors name the file, the line and the member.
-Result<PreparedRequest> prepare_request(const std::string& toml_file, RequestKind kind, const RequestDefaults& defaults);
+Result<PreparedRequest> prepare_request(const std::string& toml_file, RequestKind kind,
+                                        const RequestDefaults& defaults);
 
 }  // namespace muster::cli

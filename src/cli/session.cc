@@ -24,7 +24,8 @@ Result<Session> open_session(const Common& common) {
   MUSTER_TRY(auto client, Client::create(std::move(endpoint)));
   MUSTER_TRY(auto account, client.account());
   auto bucket = "sagemaker-" + client.endpoint().region + "-" + account;
-  return Session{std::move(directory), std::move(client), std::move(account), std::move(bucket), std::move(s3)};
+  return Session{std::move(directory), std::move(client), std::move(account), std::move(bucket),
+                 std::move(s3)};
 }
 
 Result<void> ensure_bucket(Session& session) { return session.s3->create_bucket(session.bucket); }

@@ -25,7 +25,8 @@ std::string pad(std::string text, std::size_t width) {
 data::s3::Place place_of(std::string_view uri) {
   const auto rest = uri.substr(5);
   const auto slash = rest.find('/');
-  return {std::string(rest.substr(0, slash)), slash == std::string_view::npos ? "" : std::string(rest.substr(slash + 1))};
+  return {std::string(rest.substr(0, slash)),
+          slash == std::string_view::npos ? "" : std::string(rest.substr(slash + 1))};
 }
 
 Result<void> upload(Session& session, const Upload& upload) {
@@ -33,23 +34,26 @@ Result<void> upload(Session& session, const Upload& upload) {
   data::s3::UploadOptions options;
   if (is_terminal()) {
     options.progress = [&](const data::s3::Progress& progress) {
-      std::cout << "\r\033[K" << pad("Uploading", 12) << upload.local_path << "  " << progress.files << "/" << progress.files_total
-                << " files  " << format_bytes(progress.bytes) << std::flush;
+      std::cout << "\r\033[K" << pad("Uploading", 12) << upload.local_path << "  " << progress.files << "/"
+                << progress.files_total << " files  " << format_bytes(progress.bytes) << std::flush;
     };
   }
   data::s3::Report report;
   if (std::filesystem::is_directory(upload.local_path)) {
-    MUSTER_TRY(report, data::s3::upload_tree(*session.s3, upload.local_path, target.bucket, target.key, options));
+    MUSTER_TRY(report,
+               data::s3::upload_tree(*session.s3, upload.local_path, target.bucket, target.key, options));
   } else {
     const auto name = std::filesystem::path(upload.local_path).filename().string();
-    MUSTER_TRY(const auto etag, data::s3::upload_file(*session.s3, upload.local_path, {target.bucket, target.key + "/" + name}, options));
+    MUSTER_TRY(const auto etag, data::s3::upload_file(*session.s3, upload.local_path,
+                                                      {target.bucket, target.key + "/" + name}, options));
     report.files = 1;
     report.bytes = std::filesystem::file_size(upload.local_path);
   }
   if (is_terminal()) std::cout << "\r\033[K";
-  std::cout << pad("Uploaded", 12) << upload.local_path << "  " << report.files << (report.files == 1 ? " file  " : " files  ")
-            << format_bytes(report.bytes) << std::endl;
-  for (const auto& [path, why] : report.refused) std::cerr << "muster: left out " << path << ": " << why.message << "\n";
+  std::cout << pad("Uploaded", 12) << upload.local_path << "  " << report.files
+            << (report.files == 1 ? " file  " : " files  ") << format_bytes(report.bytes) << std::endl;
+  for (const auto& [path, why] : report.refused)
+    std::cerr << "muster: left out " << path << ": " << why.message << "\n";
   return {};
 }
 
@@ -72,7 +76,8 @@ std::optional<StepLine> parse_step(std::string_view text) {
     if (key == "step") {
       const auto slash = value.find('/');
       const auto step = parse_double(value.substr(0, slash));
-      const auto steps = slash == std::string_view::npos ? std::nullopt : parse_double(value.substr(slash + 1));
+      const auto steps =
+          slash == std::string_view::npos ? std::nullopt : parse_double(value.substr(slash + 1));
       if (!step || !steps || *steps <= 0) return std::nullopt;
       out.step = *step;
       out.steps = *steps;
@@ -92,8 +97,8 @@ std::optional<StepLine> parse_step(std::string_view text) {
 std::string show_step(const StepLine& line) {
   std::array<char, 160> buffer{};
   const auto speed = parse_double(line.tokens_per_s).value_or(0);
-  std::snprintf(buffer.data(), buffer.size(), "step %.0f/%.0f  loss %s  %.1f k tok/s", line.step, line.steps, line.loss.c_str(),
-                speed / 1000.0);
+  std::snprintf(buffer.data(), buffer.size(), "step %.0f/%.0f  loss %s  %.1f k tok/s", line.step, line.steps,
+                line.loss.c_str(), speed / 1000.0);
   std::string out = buffer.data();
   if (is_terminal()) out += "  " + bar(line.step / line.steps, 20);
   if (line.left_s) out += "  left " + format_duration(Millis{static_cast<std::int64_t>(*line.left_s) * 1000});
@@ -183,7 +188,8 @@ class Watcher {
   int finish(const JobFacts& job) {
     clear_line();
     if (!job.failure.empty()) std::cout << pad("Reason", 12) << job.failure << "\n";
-    if (job.status == "Completed" && !job.artifacts.empty()) std::cout << pad("Model", 12) << job.artifacts << "\n";
+    if (job.status == "Completed" && !job.artifacts.empty())
+      std::cout << pad("Model", 12) << job.artifacts << "\n";
     std::cout.flush();
     return job.status == "Completed" ? kOk : job.status == "Failed" ? kJobFailed : kJobStopped;
   }
@@ -201,7 +207,9 @@ class Watcher {
 
 }  // namespace
 
-int watch_job(Session& session, const std::string& name, bool show_logs) { return Watcher(session, name, show_logs).run(); }
+int watch_job(Session& session, const std::string& name, bool show_logs) {
+  return Watcher(session, name, show_logs).run();
+}
 
 int submit_file(const Common& common, const SubmitOptions& options) {
   auto session = open_session(common);
@@ -217,13 +225,15 @@ int submit_file(const Common& common, const SubmitOptions& options) {
     if (auto uploaded = upload(*session, one); !uploaded) return print_error(uploaded.error());
   }
   const bool training = options.kind == RequestKind::training;
-  const auto answer = session->client.sagemaker(training ? "CreateTrainingJob" : "CreateProcessingJob", prepared->request);
+  const auto answer =
+      session->client.sagemaker(training ? "CreateTrainingJob" : "CreateProcessingJob", prepared->request);
   if (!answer) return print_error(answer.error());
   if (common.as_json && !options.watch) {
     print_json(*answer);
     return kOk;
   }
-  std::cout << pad("Submitted", 12) << prepared->job_name << "    muster logs " << prepared->job_name << " -f" << std::endl;
+  std::cout << pad("Submitted", 12) << prepared->job_name << "    muster logs " << prepared->job_name << " -f"
+            << std::endl;
   return options.watch ? watch_job(*session, prepared->job_name, options.show_logs) : static_cast<int>(kOk);
 }
 

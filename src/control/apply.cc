@@ -25,8 +25,9 @@ struct PutRecord {
       return;
     }
     state.jobs.erase(job.id);
-    state.ended[job.id] = {job.id,      job.kind,           job.name,         job.created,
-                           job.modified, job.ended.value_or(job.modified), job.end->outcome, job.end->cause};
+    state.ended[job.id] = {job.id,           job.kind,      job.name,
+                           job.created,      job.modified,  job.ended.value_or(job.modified),
+                           job.end->outcome, job.end->cause};
   }
   void operator()(const domain::Attempt& attempt) const { state.attempts[attempt.id] = attempt; }
   void operator()(const domain::JobRequest&) const {}  // read from the store when needed
@@ -47,12 +48,22 @@ void erase_job(State& state, domain::JobId id) {
 
 void erase(State& state, const domain::Erase& change) {
   switch (change.kind) {
-    case domain::RecordKind::counters: state.counters = {}; return;
-    case domain::RecordKind::job: return erase_job(state, domain::JobId{number_of(change.key)});
-    case domain::RecordKind::attempt: state.attempts.erase(domain::AttemptId{number_of(change.key)}); return;
-    case domain::RecordKind::request: return;
-    case domain::RecordKind::outbox: state.outbox.erase(number_of(change.key)); return;
-    case domain::RecordKind::access_key: state.access_keys.erase(change.key); return;
+    case domain::RecordKind::counters:
+      state.counters = {};
+      return;
+    case domain::RecordKind::job:
+      return erase_job(state, domain::JobId{number_of(change.key)});
+    case domain::RecordKind::attempt:
+      state.attempts.erase(domain::AttemptId{number_of(change.key)});
+      return;
+    case domain::RecordKind::request:
+      return;
+    case domain::RecordKind::outbox:
+      state.outbox.erase(number_of(change.key));
+      return;
+    case domain::RecordKind::access_key:
+      state.access_keys.erase(change.key);
+      return;
   }
 }
 

@@ -91,8 +91,8 @@ using Event = std::variant<SubmitJob, StopJob, PruneJobs, AddAccessKey, OutboxDo
 
 // The answer to the caller of a command; leaves only after the commit.
 struct Reply {
-  std::optional<Error> error;   // a refusal
-  domain::JobId job;            // SubmitJob
+  std::optional<Error> error;                                   // a refusal
+  domain::JobId job;                                            // SubmitJob
   domain::ReportAnswer answer = domain::ReportAnswer::applied;  // Report
   std::vector<domain::JobId> pruned;
   std::vector<std::string> pruned_names;
@@ -100,7 +100,7 @@ struct Reply {
 
 struct Decision {
   domain::Commit commit;
-  std::optional<Reply> reply;      // for SubmitJob, StopJob, PruneJobs, AddAccessKey, Report
+  std::optional<Reply> reply;  // for SubmitJob, StopJob, PruneJobs, AddAccessKey, Report
 };
 
 // How long a silent runner is believed to live, what a tick is worth at most, and how much longer than the

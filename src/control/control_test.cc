@@ -69,7 +69,9 @@ class ControlTest : public testing::Test {
     control.submit("a", 2);
     control.send(LaunchDone{domain::AttemptId{1}, std::nullopt});
   }
-  const domain::Rank& rank(std::size_t index) { return control.state.attempts.at(domain::AttemptId{1}).ranks[index]; }
+  const domain::Rank& rank(std::size_t index) {
+    return control.state.attempts.at(domain::AttemptId{1}).ranks[index];
+  }
   Control control;
 };
 

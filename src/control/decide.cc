@@ -36,8 +36,8 @@ struct Decide {
 
   Decision operator()(const SubmitJob& event) const {
     if (event.nodes < 1 || event.name.empty()) {
-      return refuse(ErrorCode::invalid_argument, "a job needs a name and at least 1 node, not " +
-                                                     std::to_string(event.nodes));
+      return refuse(ErrorCode::invalid_argument,
+                    "a job needs a name and at least 1 node, not " + std::to_string(event.nodes));
     }
     if (state.names.contains({event.kind, event.name})) {
       return refuse(ErrorCode::already_exists,
@@ -50,16 +50,29 @@ struct Decide {
                         " nodes, this service has " + std::to_string(total) + ": ask for fewer or add nodes");
     }
     auto counters = state.counters;
-    domain::Job job{.id = {counters.next_job++}, .kind = event.kind, .name = event.name, .nodes = event.nodes,
-                    .max_runtime = event.max_runtime, .grace = event.grace, .retries = event.retries,
-                    .created = now, .modified = now, .started = {}, .ended = {}, .stop = {}, .end = {},
-                    .attempt = {}, .history = {}};
-    job.history.push_back({now, Phase::queued, false, 1,
-                           "Waiting for " + std::to_string(job.nodes) + (job.nodes == 1 ? " node" : " nodes")});
+    domain::Job job{.id = {counters.next_job++},
+                    .kind = event.kind,
+                    .name = event.name,
+                    .nodes = event.nodes,
+                    .max_runtime = event.max_runtime,
+                    .grace = event.grace,
+                    .retries = event.retries,
+                    .created = now,
+                    .modified = now,
+                    .started = {},
+                    .ended = {},
+                    .stop = {},
+                    .end = {},
+                    .attempt = {},
+                    .history = {}};
+    job.history.push_back(
+        {now, Phase::queued, false, 1,
+         "Waiting for " + std::to_string(job.nodes) + (job.nodes == 1 ? " node" : " nodes")});
     Decision decision;
     decision.reply.emplace().job = job.id;
     decision.commit.changes.emplace_back(domain::Put{counters});
-    decision.commit.changes.emplace_back(domain::Put{domain::JobRequest{job.id, event.request, event.workload}});
+    decision.commit.changes.emplace_back(
+        domain::Put{domain::JobRequest{job.id, event.request, event.workload}});
     decision.commit.changes.emplace_back(domain::Put{std::move(job)});
     return decision;
   }
@@ -70,14 +83,17 @@ struct Decide {
       return refuse(ErrorCode::not_found, title(event.kind, event.name) + " does not exist");
     }
     if (const auto ended = state.ended.find(name->second); ended != state.ended.end()) {
-      return refuse(ErrorCode::failed_precondition,
-                    title(event.kind, event.name) + " has ended (" +
-                        std::string(to_string(ended->second.outcome)) + " at " +
-                        format_iso8601(ended->second.ended) + ") and cannot be stopped");
+      return refuse(ErrorCode::failed_precondition, title(event.kind, event.name) + " has ended (" +
+                                                        std::string(to_string(ended->second.outcome)) +
+                                                        " at " + format_iso8601(ended->second.ended) +
+                                                        ") and cannot be stopped");
     }
     Edit edit(state, name->second, now);
     if (edit.job.phase == Phase::queued) {
-      edit.end({.outcome = domain::Outcome::stopped, .cause = Cause::user, .reason = {}, .exit_code = {},
+      edit.end({.outcome = domain::Outcome::stopped,
+                .cause = Cause::user,
+                .reason = {},
+                .exit_code = {},
                 .exit_message = {}},
                "Stopped by request before it started");
     } else {
@@ -102,9 +118,8 @@ struct Decide {
       decision.commit.changes.emplace_back(domain::Erase{domain::RecordKind::job, to_string(id)});
       decision.commit.changes.emplace_back(domain::Erase{domain::RecordKind::request, to_string(id)});
       // Streams made after the end belong to a later job of the same name.
-      const json::Object body{{"group", domain::log_group(job.kind)},
-                              {"prefix", job.name + "/"},
-                              {"until", job.ended.unix_ms}};
+      const json::Object body{
+          {"group", domain::log_group(job.kind)}, {"prefix", job.name + "/"}, {"until", job.ended.unix_ms}};
       decision.commit.changes.emplace_back(
           domain::Put{domain::Outbox{counters.next_outbox++, "forget-logs", json::dump(body)}});
     }
@@ -140,7 +155,8 @@ struct Decide {
       reply.answer = report.number <= known->rank->reports ? ReportAnswer::duplicate : ReportAnswer::gap;
       return decision;
     }
-    if (auto wrong = protocol_error(*known, report)) return refuse(ErrorCode::invalid_argument, *std::move(wrong));
+    if (auto wrong = protocol_error(*known, report))
+      return refuse(ErrorCode::invalid_argument, *std::move(wrong));
     Edit edit(state, known->job->id, now);
     auto& rank = edit.attempt->ranks[static_cast<std::size_t>(report.launch.rank)];
     rank.reports = report.number;
@@ -252,7 +268,8 @@ struct Decide {
     if (edit.job.stop) return;  // it has been stopped: how it ended says nothing new
     switch (exit.cause) {
       case Cause::limit:
-        return edit.stop(Cause::limit, edit.job.grace, {}, exit.exit_code, "Stopping: its run time limit is reached");
+        return edit.stop(Cause::limit, edit.job.grace, {}, exit.exit_code,
+                         "Stopping: its run time limit is reached");
       case Cause::infrastructure: {
         const auto reason = host + detail::failure_of(exit);
         return edit.stop(Cause::infrastructure, kFailureGrace, reason, exit.exit_code, "Stopping: " + reason);
@@ -283,7 +300,9 @@ struct Decide {
 
 }  // namespace
 
-Decision decide(const State& state, const Event& event, Time now) { return std::visit(Decide{state, now}, event); }
+Decision decide(const State& state, const Event& event, Time now) {
+  return std::visit(Decide{state, now}, event);
+}
 
 domain::Commit schedule(const State& state, Time now) {
   domain::Commit commit;
@@ -294,8 +313,12 @@ domain::Commit schedule(const State& state, Time now) {
   auto counters = state.counters;
   for (const auto& admission : scheduler::plan(detail::snapshot(state), queue).admitted) {
     Edit edit(state, admission.job, now);
-    domain::Attempt attempt{.id = {counters.next_attempt++}, .job = admission.job, .number = edit.job.attempts + 1,
-                            .created = now, .started = {}, .ranks = {}};
+    domain::Attempt attempt{.id = {counters.next_attempt++},
+                            .job = admission.job,
+                            .number = edit.job.attempts + 1,
+                            .created = now,
+                            .started = {},
+                            .ranks = {}};
     std::string where;
     for (const auto& node : admission.nodes) {
       attempt.ranks.push_back({.node = node, .exit = {}});

@@ -23,20 +23,23 @@ Millis silence(const State& state, const domain::LaunchId& launch) {
   return guard == state.guards.end() ? Millis{0} : guard->second.silent;
 }
 
-// After a crash in the middle of a launch some ranks may have reported already, and others were never started.
+// After a crash in the middle of a launch some ranks may have reported already, and others were never
+// started.
 bool wants_launch(const State& state, const domain::Job& job, const domain::Attempt& attempt) {
   if (job.phase >= Phase::ready || job.stop || state.launching.contains(attempt.id)) return false;
   for (std::size_t rank = 0; rank < attempt.ranks.size(); ++rank) {
     const auto launch = detail::launch_of(attempt, rank);
     const auto guard = state.guards.find(launch);
     const bool heard = guard != state.guards.end() && guard->second.heard != 0;
-    if (attempt.ranks[rank].phase == RankPhase::starting && seen_of(state, launch) == nullptr && !heard) return true;
+    if (attempt.ranks[rank].phase == RankPhase::starting && seen_of(state, launch) == nullptr && !heard)
+      return true;
   }
   return false;
 }
 
 // A launch whose work is over, or that no job knows: ended if it lingers, then cleaned up.
-void tidy(const State& state, const domain::LaunchId& launch, const Seen& seen, bool lost, std::vector<Effect>& out) {
+void tidy(const State& state, const domain::LaunchId& launch, const Seen& seen, bool lost,
+          std::vector<Effect>& out) {
   if (!seen.alive) {
     out.emplace_back(ReleaseRank{launch});
   } else if (lost || silence(state, launch) > kExitWait) {
@@ -50,9 +53,9 @@ Target target_of(const domain::Job& job, const domain::Attempt& attempt, std::si
   if (job.phase == Phase::finishing) {
     // Rank 0 merges what the others have sent.
     const bool first = rank == 0;
-    const bool others_sent = std::all_of(attempt.ranks.begin() + 1, attempt.ranks.end(), [](const auto& other) {
-      return other.phase >= RankPhase::uploaded;
-    });
+    const bool others_sent =
+        std::all_of(attempt.ranks.begin() + 1, attempt.ranks.end(),
+                    [](const auto& other) { return other.phase >= RankPhase::uploaded; });
     return !first || others_sent ? Target::upload : Target::run;
   }
   return job.phase >= Phase::ready ? Target::run : Target::stage;
@@ -68,9 +71,11 @@ std::string list_hosts(const domain::Job& job, const domain::Attempt& attempt, c
     ++total;
     if (listed == 3) continue;
     ++listed;
-    text += (text.empty() ? "" : ", ") + domain::host_name(static_cast<int>(rank)) + " on " + attempt.ranks[rank].node;
+    text += (text.empty() ? "" : ", ") + domain::host_name(static_cast<int>(rank)) + " on " +
+            attempt.ranks[rank].node;
     const auto guard = state.guards.find(detail::launch_of(attempt, rank));
-    if (guard != state.guards.end() && !guard->second.message.empty()) text += " (" + guard->second.message + ")";
+    if (guard != state.guards.end() && !guard->second.message.empty())
+      text += " (" + guard->second.message + ")";
   }
   if (total > listed) text += " and " + std::to_string(total - listed) + " more";
   return std::to_string(job.nodes - total) + " of " + std::to_string(job.nodes) +
@@ -161,19 +166,25 @@ std::string explain(const State& state, domain::JobId id, Time now) {
     case Phase::launching:
     case Phase::preparing:
       if (job.stop) break;
-      return "nodes ready: " + list_hosts(job, attempt, state, [](RankPhase p) { return p < RankPhase::ready; });
-    case Phase::ready: return text + "every node is ready; the commands start";
+      return "nodes ready: " +
+             list_hosts(job, attempt, state, [](RankPhase p) { return p < RankPhase::ready; });
+    case Phase::ready:
+      return text + "every node is ready; the commands start";
     case Phase::running:
       if (job.stop) break;
       return "running on " + std::to_string(job.nodes) + (job.nodes == 1 ? " node for " : " nodes for ") +
              format_duration(now - attempt.started.value_or(now));
     case Phase::finishing:
-      return text + "uploads done: " +
-             list_hosts(job, attempt, state, [](RankPhase p) { return p < RankPhase::uploaded; });
+      return text + "uploads done: " + list_hosts(job, attempt, state, [](RankPhase p) {
+               return p < RankPhase::uploaded;
+             });
     case Phase::queued:
-    case Phase::ended: return {};
+    case Phase::ended:
+      return {};
   }
-  return text + "commands ended: " + list_hosts(job, attempt, state, [](RankPhase p) { return p < RankPhase::exited; });
+  return text + "commands ended: " + list_hosts(job, attempt, state, [](RankPhase p) {
+           return p < RankPhase::exited;
+         });
 }
 
 }  // namespace muster::control

@@ -29,7 +29,8 @@ Edit::Edit(const State& from, domain::JobId id, Time at) : state(from), now(at),
 void Edit::enter(Phase phase, std::string message) {
   job.phase = phase;
   job.modified = now;
-  job.history.push_back({now, phase, job.stop.has_value(), std::max(job.attempts, 1), clip(message, kMessageMax)});
+  job.history.push_back(
+      {now, phase, job.stop.has_value(), std::max(job.attempts, 1), clip(message, kMessageMax)});
 }
 
 void Edit::stop(Cause cause, Millis grace, std::string reason, std::optional<int> exit_code,
@@ -38,7 +39,8 @@ void Edit::stop(Cause cause, Millis grace, std::string reason, std::optional<int
     if (cause != Cause::user || job.stop->cause == Cause::user || job.stop->cause == Cause::limit) return;
     job.stop->cause = Cause::user;
   } else {
-    job.stop = domain::Stop{cause, now, std::min(grace, job.grace), clip(reason, domain::kReasonMax), exit_code};
+    job.stop =
+        domain::Stop{cause, now, std::min(grace, job.grace), clip(reason, domain::kReasonMax), exit_code};
   }
   enter(job.phase, message);
 }
@@ -72,21 +74,25 @@ void Edit::settle() {
   if (all_ranks(*attempt, is_over)) return conclude();
   if (all_ranks(*attempt, has_exited)) {
     if (job.phase == Phase::finishing) return;
-    return enter(Phase::finishing, job.stop ? "Stopped; uploading what the job wrote" : "Uploading what the job wrote");
+    return enter(Phase::finishing,
+                 job.stop ? "Stopped; uploading what the job wrote" : "Uploading what the job wrote");
   }
   const auto any = [&](RankPhase phase) {
     return std::any_of(ranks.begin(), ranks.end(), [phase](const auto& rank) { return rank.phase == phase; });
   };
-  if (job.phase == Phase::launching && any(RankPhase::preparing)) enter(Phase::preparing, "Preparing the input data");
+  if (job.phase == Phase::launching && any(RankPhase::preparing))
+    enter(Phase::preparing, "Preparing the input data");
   if (job.phase < Phase::ready && !job.stop &&
       all_ranks(*attempt, [](RankPhase phase) { return phase == RankPhase::ready; })) {
     if (job.phase == Phase::launching) enter(Phase::preparing, "Preparing the input data");
-    enter(Phase::ready, "All nodes are ready: " + std::to_string(job.nodes) + " of " + std::to_string(job.nodes));
+    enter(Phase::ready,
+          "All nodes are ready: " + std::to_string(job.nodes) + " of " + std::to_string(job.nodes));
   }
   if (job.phase < Phase::running && any(RankPhase::running)) {
     if (!job.started) job.started = now;
     attempt->started = now;
-    enter(Phase::running, "The command runs on " + std::to_string(job.nodes) + (job.nodes == 1 ? " node" : " nodes"));
+    enter(Phase::running,
+          "The command runs on " + std::to_string(job.nodes) + (job.nodes == 1 ? " node" : " nodes"));
   }
 }
 
@@ -94,7 +100,10 @@ void Edit::conclude() {
   const auto& first = attempt->ranks.front();
   const auto said = first.exit ? first.exit->message : std::string();
   if (!job.stop) {
-    return end({.outcome = Outcome::succeeded, .cause = Cause::program, .reason = {}, .exit_code = 0,
+    return end({.outcome = Outcome::succeeded,
+                .cause = Cause::program,
+                .reason = {},
+                .exit_code = 0,
                 .exit_message = said},
                "Succeeded");
   }
@@ -104,7 +113,8 @@ void Edit::conclude() {
                   .exit_code = job.stop->exit_code,
                   .exit_message = said};
   switch (job.stop->cause) {
-    case Cause::user: return end(std::move(how), "Stopped by request");
+    case Cause::user:
+      return end(std::move(how), "Stopped by request");
     case Cause::limit:
       return end(std::move(how), "Stopped at its run time limit of " + format_duration(job.max_runtime));
     case Cause::program: {
@@ -112,7 +122,8 @@ void Edit::conclude() {
       auto message = "Failed: " + how.reason;
       return end(std::move(how), std::move(message));
     }
-    case Cause::infrastructure: return retry_or_fail();
+    case Cause::infrastructure:
+      return retry_or_fail();
   }
 }
 
@@ -120,8 +131,9 @@ void Edit::retry_or_fail() {
   if (attempt->started) job.ran += now - *attempt->started;
   const auto reason = job.stop->reason;
   if (job.attempts > job.retries) {
-    const auto tries = job.attempts == 1 ? "" : " (attempt " + std::to_string(job.attempts) + " of " +
-                                                    std::to_string(job.retries + 1) + ")";
+    const auto tries = job.attempts == 1 ? ""
+                                         : " (attempt " + std::to_string(job.attempts) + " of " +
+                                               std::to_string(job.retries + 1) + ")";
     domain::End how{.outcome = Outcome::failed,
                     .cause = Cause::infrastructure,
                     .reason = "InternalServerError: " + reason + tries,
@@ -131,7 +143,10 @@ void Edit::retry_or_fail() {
     return end(std::move(how), std::move(message));
   }
   if (job.ran >= job.max_runtime) {
-    return end({.outcome = Outcome::stopped, .cause = Cause::limit, .reason = reason, .exit_code = std::nullopt,
+    return end({.outcome = Outcome::stopped,
+                .cause = Cause::limit,
+                .reason = reason,
+                .exit_code = std::nullopt,
                 .exit_message = {}},
                "Stopped at its run time limit of " + format_duration(job.max_runtime));
   }
@@ -187,7 +202,8 @@ scheduler::Snapshot snapshot(const State& state) {
   scheduler::Snapshot result;
   for (const auto& node : state.nodes) {
     const auto holder = holders.find(node.name);
-    result.nodes.push_back({node.name, node.healthy, node.message, holder == holders.end() ? "" : holder->second});
+    result.nodes.push_back(
+        {node.name, node.healthy, node.message, holder == holders.end() ? "" : holder->second});
   }
   return result;
 }

@@ -8,7 +8,6 @@
 namespace muster::control {
 namespace {
 
-
 struct Observe {
   State& state;
 

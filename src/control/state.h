@@ -43,24 +43,24 @@ struct Guard {
   Millis silent{0};         // since then
   Millis stopping{0};       // since its stop was asked for, while its command may run
   Millis running{0};
-  std::string message;      // its last words, for explain()
+  std::string message;  // its last words, for explain()
 };
 
 struct State {
   // ---- durable ----
   domain::Counters counters;
-  std::map<domain::JobId, domain::Job> jobs;          // live; FIFO order is id order
+  std::map<domain::JobId, domain::Job> jobs;  // live; FIFO order is id order
   std::map<domain::JobId, EndedJob> ended;
   std::map<std::pair<domain::JobKind, std::string>, domain::JobId> names;  // live and ended
-  std::map<domain::AttemptId, domain::Attempt> attempts;                  // of live jobs
+  std::map<domain::AttemptId, domain::Attempt> attempts;                   // of live jobs
   std::map<std::uint64_t, domain::Outbox> outbox;
   std::map<std::string, domain::AccessKey> access_keys;
   // ---- volatile: never committed, empty after a load ----
-  std::vector<domain::Node> nodes;      // the engine's last inventory
-  bool inventory_known = false;              // nothing is placed before the first one
+  std::vector<domain::Node> nodes;  // the engine's last inventory
+  bool inventory_known = false;     // nothing is placed before the first one
   std::map<domain::LaunchId, Seen> seen;
   std::map<domain::LaunchId, Guard> guards;
-  std::set<domain::AttemptId> launching;     // launches that the effect executor has in hand
+  std::set<domain::AttemptId> launching;  // launches that the effect executor has in hand
   std::uint64_t moment = 0;  // counts observations: what is newer than what, whatever the wall clock does
 };
 

@@ -27,7 +27,7 @@ struct Inventory {
 // A rank that the engine knows to be alive, or to have ended without being released.
 struct Observation {
   LaunchId id;
-  NodeName node;       // it holds this node until released
+  NodeName node;  // it holds this node until released
   bool alive = false;
 };
 

@@ -1,7 +1,8 @@
 // The unit of durability: an ordered list of whole-record puts and erases. Pure values.
 //
 // The store keeps current records only. Loading is one Commit of puts given to control::apply, the same
-// function that changes the live state. How a record looks on disk is wire/record's: docs/formats/records-v1.md.
+// function that changes the live state. How a record looks on disk is wire/record's:
+// docs/formats/records-v1.md.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +56,8 @@ using Record = std::variant<Counters, Job, Attempt, JobRequest, Outbox, AccessKe
 // Numbers are stored: never reuse one. In the order of Record's alternatives.
 enum class RecordKind : int { counters = 1, job = 2, attempt = 3, request = 4, outbox = 5, access_key = 6 };
 RecordKind kind_of(const Record& record);
-std::string key_of(const Record& record);  // unique within its kind: "counters", a job id, an access key id, ...
+std::string key_of(
+    const Record& record);  // unique within its kind: "counters", a job id, an access key id, ...
 
 struct Put {
   Record record;

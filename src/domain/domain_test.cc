@@ -9,8 +9,8 @@ TEST(LaunchId, TextRoundTripsAndNothingElseParses) {
   const LaunchId id{AttemptId{12}, 3, 2};
   EXPECT_EQ(to_string(id), "a12-r3-i2");
   EXPECT_EQ(parse_launch_id("a12-r3-i2"), id);
-  for (const auto* bad : {"", "a12", "a12-r3", "a12-r3-i", "a-r3-i2", "a12-r-3-i2", "b12-r3-i2", "a12-r3-i2/..",
-                          "a12-r9999999-i1", "a99999999999999999999-r0-i1"}) {
+  for (const auto* bad : {"", "a12", "a12-r3", "a12-r3-i", "a-r3-i2", "a12-r-3-i2", "b12-r3-i2",
+                          "a12-r3-i2/..", "a12-r9999999-i1", "a99999999999999999999-r0-i1"}) {
     EXPECT_FALSE(parse_launch_id(bad)) << bad;
   }
 }

@@ -27,8 +27,8 @@ constexpr std::array<std::string_view, 7> kPhases = {"queued",  "launching", "pr
                                                      "running", "finishing", "ended"};
 constexpr std::array<std::string_view, 3> kOutcomes = {"succeeded", "failed", "stopped"};
 constexpr std::array<std::string_view, 4> kCauses = {"program", "user", "infrastructure", "limit"};
-constexpr std::array<std::string_view, 9> kRankPhases = {"starting",  "preparing", "ready",    "running", "exited",
-                                                         "uploading", "uploaded",  "finished", "lost"};
+constexpr std::array<std::string_view, 9> kRankPhases = {
+    "starting", "preparing", "ready", "running", "exited", "uploading", "uploaded", "finished", "lost"};
 constexpr std::array<std::string_view, 4> kTargets = {"stage", "run", "upload", "exit"};
 
 }  // namespace

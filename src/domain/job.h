@@ -56,9 +56,9 @@ struct Stop {
 struct End {
   Outcome outcome = Outcome::succeeded;
   Cause cause = Cause::program;
-  std::string reason;                // failed: why, at most kReasonMax characters
-  std::optional<int> exit_code;      // of the rank that decided
-  std::string exit_message;          // /opt/ml/output/message of rank 0 (processing)
+  std::string reason;            // failed: why, at most kReasonMax characters
+  std::optional<int> exit_code;  // of the rank that decided
+  std::string exit_message;      // /opt/ml/output/message of rank 0 (processing)
   bool operator==(const End&) const = default;
 };
 
@@ -88,9 +88,9 @@ struct Job {
   Phase phase = Phase::queued;
   std::optional<Stop> stop;
   std::optional<End> end;
-  AttemptId attempt;     // the current or last one; none before the first placement
-  int attempts = 0;      // made so far
-  Millis ran{0};         // run time of the earlier attempts: the limit spans all of them
+  AttemptId attempt;  // the current or last one; none before the first placement
+  int attempts = 0;   // made so far
+  Millis ran{0};      // run time of the earlier attempts: the limit spans all of them
   std::vector<Transition> history;
   bool operator==(const Job&) const = default;
 };
@@ -103,9 +103,9 @@ enum class RankPhase {
   running,    // its command runs
   exited,     // its command ended (or never started); waits for the word to upload
   uploading,
-  uploaded,   // all that it had to write is in the store
-  finished,   // last log line acknowledged, final report made, runner gone
-  lost,       // its runner or node died without a final report
+  uploaded,  // all that it had to write is in the store
+  finished,  // last log line acknowledged, final report made, runner gone
+  lost,      // its runner or node died without a final report
 };
 std::string_view to_string(RankPhase phase);
 std::optional<RankPhase> parse_rank_phase(std::string_view text);
@@ -140,8 +140,8 @@ struct Attempt {
 };
 
 // Log names, as SageMaker spells them; pure functions of the job.
-std::string log_group(JobKind kind);                                       // /aws/sagemaker/TrainingJobs
+std::string log_group(JobKind kind);  // /aws/sagemaker/TrainingJobs
 std::string log_stream(std::string_view job_name, int rank, Time attempt_created);  // <job>/algo-1-<unix ms>
-std::string host_name(int rank);                                           // algo-<rank+1>
+std::string host_name(int rank);                                                    // algo-<rank+1>
 
 }  // namespace muster::domain

@@ -18,9 +18,9 @@ struct Host {
 // plane, the peers and the node itself are reached.
 struct NodeLaunch {
   LaunchId id;
-  int world = 1;            // ranks of the gang
+  int world = 1;  // ranks of the gang
   NodeName node;
-  Time attempt_created;     // names the log stream
+  Time attempt_created;  // names the log stream
   Workload workload;
   // Filled by the engine:
   std::string endpoint_url;     // of musterd, as seen from the node
@@ -33,8 +33,9 @@ struct NodeLaunch {
 
 struct GangLaunch {
   AttemptId attempt;
-  std::vector<NodeLaunch> nodes;           // by rank
-  std::vector<std::string> runner_tokens;  // by rank: the runner's own credential, never in argv or environment
+  std::vector<NodeLaunch> nodes;  // by rank
+  std::vector<std::string>
+      runner_tokens;  // by rank: the runner's own credential, never in argv or environment
 };
 
 }  // namespace muster::domain

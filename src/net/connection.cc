@@ -29,9 +29,7 @@ Connection::Connection(Shared& shared, Loop& loop, boost::asio::ip::tcp::socket 
   ++shared_.connections;
 }
 
-Connection::~Connection() {
-  --shared_.connections;
-}
+Connection::~Connection() { --shared_.connections; }
 
 void Connection::start() {
   set_deadline(shared_.options.head_timeout);
@@ -250,9 +248,7 @@ void Connection::set_deadline(Millis from_now) {
   if (!timer_armed_ || timer_.expiry() > deadline_) arm_timer();
 }
 
-void Connection::clear_deadline() {
-  deadline_ = Clock::time_point::max();
-}
+void Connection::clear_deadline() { deadline_ = Clock::time_point::max(); }
 
 void Connection::arm_timer() {
   timer_armed_ = true;

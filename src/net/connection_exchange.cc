@@ -250,9 +250,7 @@ void Connection::push(const PushBody& body, std::string head, bool chunked) {
 
 // ---- the body ----
 
-bool Connection::body_complete() const {
-  return chunked_ ? decoder_->done() : body_left_ == 0;
-}
+bool Connection::body_complete() const { return chunked_ ? decoder_->done() : body_left_ == 0; }
 
 void Connection::send_continue() {
   if (!continue_due_) return;
@@ -387,8 +385,6 @@ void Connection::respond(Response response) {
   }
 }
 
-void Connection::answer_sent() {
-  on_loop(&Connection::after_answer);
-}
+void Connection::answer_sent() { on_loop(&Connection::after_answer); }
 
 }  // namespace muster::net::detail

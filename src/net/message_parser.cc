@@ -15,9 +15,7 @@ namespace http = boost::beast::http;
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-std::string_view view(boost::beast::string_view text) {
-  return {text.data(), text.size()};
-}
+std::string_view view(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
 template <typename Message>
 Headers headers_of(const Message& message) {
@@ -155,8 +153,6 @@ Result<ChunkedDecoder::Step> ChunkedDecoder::decode(std::string_view in, std::sp
   return step;
 }
 
-bool ChunkedDecoder::done() const {
-  return impl_->parser.is_done();
-}
+bool ChunkedDecoder::done() const { return impl_->parser.is_done(); }
 
 }  // namespace muster::net::detail

@@ -72,9 +72,7 @@ std::string_view reason_phrase(int status) {
   }
 }
 
-bool status_has_body(int status) {
-  return status >= 200 && status != 204 && status != 304;
-}
+bool status_has_body(int status) { return status >= 200 && status != 204 && status != 304; }
 
 namespace {
 void add_header(std::string& out, std::string_view name, std::string_view value) {

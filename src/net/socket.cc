@@ -40,16 +40,10 @@ Attempt receive(int socket, char* buffer, std::size_t size) {
   return attempt(::recv(socket, buffer, size, 0));
 }
 
-Attempt discard(int socket, std::size_t size) {
-  return attempt(::recv(socket, nullptr, size, MSG_TRUNC));
-}
+Attempt discard(int socket, std::size_t size) { return attempt(::recv(socket, nullptr, size, MSG_TRUNC)); }
 
-Wait wait_readable(int socket, Millis timeout) {
-  return wait_for(socket, POLLIN, timeout);
-}
-Wait wait_writable(int socket, Millis timeout) {
-  return wait_for(socket, POLLOUT, timeout);
-}
+Wait wait_readable(int socket, Millis timeout) { return wait_for(socket, POLLIN, timeout); }
+Wait wait_writable(int socket, Millis timeout) { return wait_for(socket, POLLOUT, timeout); }
 
 bool is_stale(int socket) {
   pollfd entry{socket, POLLIN | POLLRDHUP, 0};

@@ -49,11 +49,12 @@ struct LogGroup {
 // oldest first either way.
 struct LogQuery {
   bool forward = true;
-  std::optional<std::uint64_t> sequence = {};  // forward: first wanted (default the oldest); backward: end (newest)
-  std::optional<Time> start = {};              // inclusive
-  std::optional<Time> end = {};                // exclusive
+  std::optional<std::uint64_t> sequence =
+      {};                          // forward: first wanted (default the oldest); backward: end (newest)
+  std::optional<Time> start = {};  // inclusive
+  std::optional<Time> end = {};    // exclusive
   std::size_t events_max = 10'000;
-  std::size_t bytes_max = 1 << 20;        // text plus 26 bytes an event, as CloudWatch counts
+  std::size_t bytes_max = 1 << 20;  // text plus 26 bytes an event, as CloudWatch counts
 };
 
 struct LogPage {
@@ -72,8 +73,9 @@ class LogStore {
   virtual Result<std::uint64_t> append(std::string_view group, std::string_view stream,
                                        std::optional<std::uint64_t> first_sequence,
                                        std::span<const LogLine> lines, Time now) = 0;
-  virtual Result<std::vector<LogGroup>> groups(std::string_view prefix) = 0;           // by name
-  virtual Result<std::vector<LogStream>> streams(std::string_view group, std::string_view prefix) = 0;  // by name
+  virtual Result<std::vector<LogGroup>> groups(std::string_view prefix) = 0;  // by name
+  virtual Result<std::vector<LogStream>> streams(std::string_view group,
+                                                 std::string_view prefix) = 0;  // by name
   virtual Result<LogPage> read(std::string_view group, std::string_view stream, const LogQuery& query) = 0;
   virtual Result<void> remove(std::string_view group, std::string_view stream) = 0;  // absent: success
 };

@@ -1,9 +1,9 @@
 // Objects in buckets, as S3 means them. Adapter: data/objectstore (a directory). One contract suite:
 // data/objectstore/contract_test.cc.
 //
-// Thread-safe; calls block. A write is durable when its call returns, and all or nothing: a reader sees the old
-// object or the new one, never a mix, and one that has opened the old content keeps it. Keys are any UTF-8 of
-// 1 to 1,024 bytes, kept raw: no byte of a key is special, and their order is that of their bytes.
+// Thread-safe; calls block. A write is durable when its call returns, and all or nothing: a reader sees the
+// old object or the new one, never a mix, and one that has opened the old content keeps it. Keys are any
+// UTF-8 of 1 to 1,024 bytes, kept raw: no byte of a key is special, and their order is that of their bytes.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +31,12 @@ enum class ObjectFault {
   no_such_upload,
   bucket_exists,
   bucket_not_empty,
-  bad_digest,           // the bytes received are not those announced
-  incomplete_body,      // fewer or more bytes than announced
-  source_failed,        // ByteSource::read answered an error
+  bad_digest,       // the bytes received are not those announced
+  incomplete_body,  // fewer or more bytes than announced
+  source_failed,    // ByteSource::read answered an error
   entity_too_large,
-  entity_too_small,     // a part below 5 MiB that is not the last
-  invalid_part,         // never uploaded, or its ETag or checksum differs
+  entity_too_small,  // a part below 5 MiB that is not the last
+  invalid_part,      // never uploaded, or its ETag or checksum differs
   invalid_part_order,
   precondition_failed,
   storage_full,
@@ -45,7 +45,8 @@ enum class ObjectFault {
 struct [[nodiscard]] ObjectError {
   ObjectFault fault = ObjectFault::other;
   Error error;
-  ObjectError(Error cause) : error(std::move(cause)) {}  // NOLINT(google-explicit-constructor): for MUSTER_TRY
+  ObjectError(Error cause)
+      : error(std::move(cause)) {}  // NOLINT(google-explicit-constructor): for MUSTER_TRY
   ObjectError(ObjectFault what, Error cause) : fault(what), error(std::move(cause)) {}
 };
 
@@ -84,9 +85,9 @@ struct ObjectInfo {
   std::uint64_t size = 0;
   std::string etag;  // without quotes: hex MD5, or hex MD5 of the parts' MD5s and "-<parts>"
   Time modified;
-  Attributes attributes;            // empty in lists
+  Attributes attributes;             // empty in lists
   std::optional<Checksum> checksum;  // absent in lists
-  std::uint32_t parts = 0;          // 0: written by one PUT
+  std::uint32_t parts = 0;           // 0: written by one PUT
 };
 
 // Bytes [offset, offset + length) of one content file.
@@ -102,9 +103,9 @@ class OpenObject {
  public:
   virtual ~OpenObject() = default;
   virtual const ObjectInfo& info() const = 0;
-  virtual std::size_t piece_count() const = 0;                       // 0 for an empty object
+  virtual std::size_t piece_count() const = 0;  // 0 for an empty object
   virtual std::uint64_t piece_length(std::size_t index) const = 0;
-  virtual Result<ObjectPiece> piece(std::size_t index) const = 0;    // opens the file when first asked
+  virtual Result<ObjectPiece> piece(std::size_t index) const = 0;  // opens the file when first asked
 };
 
 // ---- writing ----
@@ -129,8 +130,8 @@ class ByteSource {
 // The state of the key that a write demands; failing is precondition_failed (no_such_key where If-Match
 // finds nothing).
 struct Condition {
-  bool absent = false;                    // If-None-Match: *
-  std::optional<std::string> etag;        // If-Match: this ETag, without quotes, or "*"
+  bool absent = false;              // If-None-Match: *
+  std::optional<std::string> etag;  // If-Match: this ETag, without quotes, or "*"
 };
 
 struct PutOptions {
@@ -195,8 +196,8 @@ struct PartInfo {
 
 struct CompletedPart {
   std::uint32_t number = 0;
-  std::string etag;                      // without quotes
-  std::optional<std::string> checksum;   // base64
+  std::string etag;                     // without quotes
+  std::optional<std::string> checksum;  // base64
 };
 
 struct CompleteOptions {
@@ -227,17 +228,19 @@ class ObjectStore {
  public:
   virtual ~ObjectStore() = default;
 
-  virtual ObjectResult<void> create_bucket(const Bucket& bucket) = 0;           // bucket_exists
-  virtual ObjectResult<void> remove_bucket(std::string_view bucket) = 0;        // bucket_not_empty; drops open uploads
+  virtual ObjectResult<void> create_bucket(const Bucket& bucket) = 0;  // bucket_exists
+  virtual ObjectResult<void> remove_bucket(
+      std::string_view bucket) = 0;  // bucket_not_empty; drops open uploads
   virtual ObjectResult<Bucket> bucket(std::string_view name) = 0;
-  virtual ObjectResult<std::vector<Bucket>> buckets() = 0;                      // by name
+  virtual ObjectResult<std::vector<Bucket>> buckets() = 0;  // by name
 
   virtual ObjectResult<Written> put(std::string_view bucket, std::string_view key, ByteSource& source,
                                     const PutOptions& options, Time now) = 0;
   virtual ObjectResult<ObjectInfo> head(std::string_view bucket, std::string_view key) = 0;
   virtual ObjectResult<std::unique_ptr<OpenObject>> get(std::string_view bucket, std::string_view key) = 0;
   // Absent: success.
-  virtual ObjectResult<void> remove(std::string_view bucket, std::string_view key, const Condition& condition) = 0;
+  virtual ObjectResult<void> remove(std::string_view bucket, std::string_view key,
+                                    const Condition& condition) = 0;
   // Many at once, in one transaction; at most 1,000. Absent ones: success.
   virtual ObjectResult<void> remove_all(std::string_view bucket, std::span<const std::string> keys) = 0;
   virtual ObjectResult<ListPage> list(std::string_view bucket, const ListQuery& query) = 0;
@@ -248,19 +251,21 @@ class ObjectStore {
 
   virtual ObjectResult<UploadInfo> create_upload(std::string_view bucket, std::string_view key,
                                                  const UploadOptions& options, Time now) = 0;
-  virtual ObjectResult<UploadInfo> upload(std::string_view bucket, std::string_view key, std::string_view id) = 0;
+  virtual ObjectResult<UploadInfo> upload(std::string_view bucket, std::string_view key,
+                                          std::string_view id) = 0;
   // Replaces a part of the same number. `options`: size, expected; checksum: computed and answered, but kept
   // only if it is the upload's, which goes before it.
   virtual ObjectResult<Written> put_part(std::string_view bucket, std::string_view key, std::string_view id,
                                          std::uint32_t number, ByteSource& source, const PutOptions& options,
                                          Time now) = 0;
   // The object becomes the list of its parts: no byte moves. Repeating a completed call answers its result.
-  virtual ObjectResult<Written> complete_upload(std::string_view bucket, std::string_view key, std::string_view id,
-                                                std::span<const CompletedPart> parts,
+  virtual ObjectResult<Written> complete_upload(std::string_view bucket, std::string_view key,
+                                                std::string_view id, std::span<const CompletedPart> parts,
                                                 const CompleteOptions& options, Time now) = 0;
-  virtual ObjectResult<void> abort_upload(std::string_view bucket, std::string_view key, std::string_view id) = 0;
-  virtual ObjectResult<PartPage> list_parts(std::string_view bucket, std::string_view key, std::string_view id,
-                                            std::uint32_t after, std::size_t max) = 0;
+  virtual ObjectResult<void> abort_upload(std::string_view bucket, std::string_view key,
+                                          std::string_view id) = 0;
+  virtual ObjectResult<PartPage> list_parts(std::string_view bucket, std::string_view key,
+                                            std::string_view id, std::uint32_t after, std::size_t max) = 0;
   virtual ObjectResult<UploadPage> list_uploads(std::string_view bucket, const UploadQuery& query) = 0;
 };
 

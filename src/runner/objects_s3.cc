@@ -39,9 +39,7 @@ class StopFlag {
   std::stop_callback<std::function<void()>> callback_;
 };
 
-s3::ObjectInfo to_s3(const ObjectInfo& info) {
-  return {info.key, info.bytes, info.etag, info.modified};
-}
+s3::ObjectInfo to_s3(const ObjectInfo& info) { return {info.key, info.bytes, info.etag, info.modified}; }
 
 class S3Objects final : public Objects {
  public:

@@ -278,7 +278,7 @@ void Shell::reap() {
 
 void Shell::command_ended(int status) {
   command_ = 0;
-  kill_everything();  // what it left behind holds the pipes and the node
+  kill_everything();        // what it left behind holds the pipes and the node
   scanner_.request_stop();  // joined before the upload: a copy in flight may take its time
   pump_->finish(kPipesAfterEnd);
   core::input::Exited exited;

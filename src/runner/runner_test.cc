@@ -221,9 +221,7 @@ TEST_F(RunnerTest, the_maximum_run_time) {
   EXPECT_EQ(control_->exit_of().reason, "ran longer than the maximum run time of 200 ms");
 }
 
-bool alive(const std::string& pid) {
-  return fs::exists("/proc/" + std::string(trim(pid)));
-}
+bool alive(const std::string& pid) { return fs::exists("/proc/" + std::string(trim(pid))); }
 
 TEST_F(RunnerTest, a_stale_launch_dies_with_everything_it_started) {
   const auto pid =

@@ -40,9 +40,7 @@ std::unique_ptr<CheckpointSync> make_sync(Objects& objects, const WorkContext& c
 
 Work::Work(WorkContext context, Objects& objects) : context_(std::move(context)), objects_(objects) {}
 
-std::string Work::place(std::string_view path) const {
-  return node_path(context_.opt_ml, path);
-}
+std::string Work::place(std::string_view path) const { return node_path(context_.opt_ml, path); }
 
 Result<void> Work::check_paths() const {
   const auto& work = context_.launch.workload;

@@ -83,7 +83,8 @@ std::optional<Blocked> blocked(const Snapshot& snapshot, const std::vector<Gang>
       takers.push_back("job " + queue[i].name);
     }
   }
-  const auto self = std::find_if(queue.begin(), queue.end(), [&](const Gang& gang) { return gang.job == job; });
+  const auto self =
+      std::find_if(queue.begin(), queue.end(), [&](const Gang& gang) { return gang.job == job; });
   const auto head = queue.begin() + static_cast<std::ptrdiff_t>(admitted.size());
   if (self == queue.end() || self < head) return std::nullopt;
   auto result = block_head(snapshot, taken, takers, *head);
@@ -104,7 +105,8 @@ std::string describe(const Blocked& blocked) {
   text += std::to_string(blocked.free) + " of " + std::to_string(blocked.total) +
           (blocked.free == 1 ? " is free" : " are free");
   for (const auto& holder : blocked.holders) {
-    text += ", " + std::to_string(holder.nodes) + (holder.nodes == 1 ? " is" : " are") + " held by " + holder.name;
+    text += ", " + std::to_string(holder.nodes) + (holder.nodes == 1 ? " is" : " are") + " held by " +
+            holder.name;
   }
   for (const auto& node : blocked.unhealthy) {
     text += ", " + node.name + " is not healthy";

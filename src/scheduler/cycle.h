@@ -56,15 +56,16 @@ struct Blocked {
   };
   std::vector<Holder> holders;  // in the order of their first node
   std::vector<NodeState> unhealthy;
-  std::string head;      // not empty: waits behind this job
-  int position = 1;      // in the queue, from 1
+  std::string head;  // not empty: waits behind this job
+  int position = 1;  // in the queue, from 1
 };
 
 // nullopt: the gang is not in the queue, or would be admitted now.
 [[nodiscard]] std::optional<Blocked> blocked(const Snapshot& snapshot, const std::vector<Gang>& queue,
                                              domain::JobId job);
 
-// "needs 4 nodes; 2 of 4 are free, 2 are held by a". "is 2nd in the queue, behind a, which needs 4 nodes; ...".
+// "needs 4 nodes; 2 of 4 are free, 2 are held by a". "is 2nd in the queue, behind a, which needs 4 nodes;
+// ...".
 [[nodiscard]] std::string describe(const Blocked& blocked);
 
 }  // namespace muster::scheduler

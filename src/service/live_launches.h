@@ -1,7 +1,7 @@
 // The launches whose credentials and logs are good, as the last commit left them.
 //
-// The control thread publishes after every commit and load; any thread may look, and waits for no commit. So what
-// jobs do most, objects and log lines, does not pass through the control thread.
+// The control thread publishes after every commit and load; any thread may look, and waits for no commit. So
+// what jobs do most, objects and log lines, does not pass through the control thread.
 #pragma once
 
 #include <map>

@@ -27,7 +27,8 @@ domain::Commit coalesce(std::vector<domain::Change> changes) {
   for (auto change = changes.rbegin(); change != changes.rend(); ++change) {
     const auto* put = std::get_if<domain::Put>(&*change);
     const auto* erase = std::get_if<domain::Erase>(&*change);
-    auto id = put != nullptr ? std::pair(kind_of(put->record), key_of(put->record)) : std::pair(erase->kind, erase->key);
+    auto id = put != nullptr ? std::pair(kind_of(put->record), key_of(put->record))
+                             : std::pair(erase->kind, erase->key);
     if (later.insert(std::move(id)).second) commit.changes.push_back(std::move(*change));
   }
   std::reverse(commit.changes.begin(), commit.changes.end());
@@ -49,8 +50,8 @@ struct Loop::Batch {
   std::vector<QueryItem> queries;
 };
 
-Loop::Loop(ports::Store& store, Executor& executor, const Clock& clock, Monotonic monotonic, LoopOptions options,
-           Committed committed)
+Loop::Loop(ports::Store& store, Executor& executor, const Clock& clock, Monotonic monotonic,
+           LoopOptions options, Committed committed)
     : store_(store),
       executor_(executor),
       clock_(clock),
@@ -78,9 +79,9 @@ std::optional<Error> Loop::enqueue(Item&& item, std::size_t limit) {
   const std::lock_guard lock(mutex_);
   if (closed_) return unavailable("the service is shutting down: try again");
   if (queue_.size() >= limit) {
-    return Error{ErrorCode::resource_exhausted,
-                 std::to_string(queue_.size()) + " requests wait for the control thread, at most " +
-                     std::to_string(limit) + " may: try again"};
+    return Error{ErrorCode::resource_exhausted, std::to_string(queue_.size()) +
+                                                    " requests wait for the control thread, at most " +
+                                                    std::to_string(limit) + " may: try again"};
   }
   queue_.push_back(std::move(item));
   ready_.notify_one();
@@ -94,7 +95,8 @@ void Loop::post(control::Event event, ReplyDone done) {
   Item item = Command{std::move(event), std::move(done)};
   auto refused = enqueue(std::move(item), limit);
   if (!refused) return;
-  if (auto& command = std::get<Command>(item); command.done) command.done(tl::unexpected(*std::move(refused)));
+  if (auto& command = std::get<Command>(item); command.done)
+    command.done(tl::unexpected(*std::move(refused)));
 }
 
 void Loop::query(Query run, std::function<void(Error)> refused) {
@@ -256,9 +258,9 @@ Result<void> Loop::load() {
   state_ = {};
   MUSTER_TRY(const auto meta, store_.meta());
   if (meta.epoch != meta_.epoch) {
-    return fail(ErrorCode::failed_precondition, "another muster process has taken over the state store (epoch " +
-                                                    std::to_string(meta.epoch) + ", this one has " +
-                                                    std::to_string(meta_.epoch) + "): this one must end");
+    return fail(ErrorCode::failed_precondition,
+                "another muster process has taken over the state store (epoch " + std::to_string(meta.epoch) +
+                    ", this one has " + std::to_string(meta_.epoch) + "): this one must end");
   }
   MUSTER_TRY(const auto records, store_.load());
   control::apply(state_, records);
@@ -311,7 +313,8 @@ void Loop::release_effects() {
       issue("release " + to_string(release.launch), ReleaseOrder{release.launch});
     }
   }
-  for (const auto& [sequence, outbox] : state_.outbox) issue("outbox " + std::to_string(sequence), OutboxOrder{outbox});
+  for (const auto& [sequence, outbox] : state_.outbox)
+    issue("outbox " + std::to_string(sequence), OutboxOrder{outbox});
   refresh();
 }
 
@@ -325,7 +328,8 @@ void Loop::refresh() {
 
 void Loop::issue(std::string key, Order order) {
   if (in_flight_.contains(key)) return;
-  if (const auto backoff = backoff_.find(key); backoff != backoff_.end() && monotonic_() < backoff->second.until) {
+  if (const auto backoff = backoff_.find(key);
+      backoff != backoff_.end() && monotonic_() < backoff->second.until) {
     return;
   }
   if (const auto* launch = std::get_if<LaunchOrder>(&order)) {

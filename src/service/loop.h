@@ -6,8 +6,8 @@
 // batch is answered `unavailable`, no effect leaves, and new jobs are refused until a commit succeeds.
 //
 // The loop starts no thread. One thread calls step(); the post functions may be called from any thread. What
-// it owes the outside it hands to an Executor, which carries orders out and posts how they ended. musterd runs
-// it under service/running.h; sim runs it with its own ports.
+// it owes the outside it hands to an Executor, which carries orders out and posts how they ended. musterd
+// runs it under service/running.h; sim runs it with its own ports.
 #pragma once
 
 #include <condition_variable>
@@ -49,8 +49,8 @@ class Loop {
   // Sees the state after every commit and load, before anything of it leaves. Must not block.
   using Committed = std::function<void(const control::State&)>;
 
-  Loop(ports::Store& store, Executor& executor, const Clock& clock, Monotonic monotonic, LoopOptions options = {},
-       Committed committed = {});
+  Loop(ports::Store& store, Executor& executor, const Clock& clock, Monotonic monotonic,
+       LoopOptions options = {}, Committed committed = {});
 
   // Takes the epoch and loads the state. Once, before the first step.
   [[nodiscard]] Result<void> open();

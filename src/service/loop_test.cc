@@ -33,7 +33,8 @@ class LoopTest : public testing::Test {
       const auto* refresh = std::get_if<RefreshOrder>(&order);
       if (refresh == nullptr) continue;
       control::EngineInventory event{refresh->asked, {}, observations};
-      for (int i = 1; i <= nodes; ++i) event.inventory.nodes.push_back({"node-" + std::to_string(i), 1, 0, {}, true, {}});
+      for (int i = 1; i <= nodes; ++i)
+        event.inventory.nodes.push_back({"node-" + std::to_string(i), 1, 0, {}, true, {}});
       loop_.finished({key, event, {}});
     }
   }
@@ -42,7 +43,10 @@ class LoopTest : public testing::Test {
   Orders orders_;
   ManualClock clock_;
   Millis monotonic_{0};
-  Loop loop_{store_, orders_, clock_, [this] { return monotonic_; },
+  Loop loop_{store_,
+             orders_,
+             clock_,
+             [this] { return monotonic_; },
              {.batch_max = 256, .queue_max = 8, .queue_reserved = 4}};
   std::vector<Result<control::Reply>> replies_;
 };
@@ -78,7 +82,7 @@ TEST_F(LoopTest, AFullQueueKeepsRoomForStopsAndRunners) {
   for (int i = 0; i < 6; ++i) {
     loop_.post(control::StopJob{domain::JobKind::training, "j0"}, [&](const auto&) { ++answered; });
   }
-  EXPECT_EQ(answered, 2);  // 4 more had room
+  EXPECT_EQ(answered, 2);                                            // 4 more had room
   loop_.post(control::RankGone{{domain::AttemptId{1}, 0, 1}, "x"});  // never refused
   loop_.step();
   EXPECT_EQ(answered, 6);
@@ -95,7 +99,8 @@ TEST_F(LoopTest, AFailedCommitForgetsTheBatchAndPausesAdmission) {
   store_.heal();
   submit("c");
   loop_.step();
-  EXPECT_EQ(replies_.back().error().message, "the state store refuses writes: no new jobs until it accepts one");
+  EXPECT_EQ(replies_.back().error().message,
+            "the state store refuses writes: no new jobs until it accepts one");
   monotonic_ += Millis{1'000};
   loop_.step();  // the tick tries the store
   submit("c");
@@ -111,7 +116,8 @@ struct FullDisk final : ports::Store {
   Result<std::optional<domain::Record>> read(domain::RecordKind kind, std::string_view key) override {
     return disk.read(kind, key);
   }
-  Result<ports::StoreMeta> commit(std::uint64_t sequence, std::uint64_t epoch, const domain::Commit& commit) override {
+  Result<ports::StoreMeta> commit(std::uint64_t sequence, std::uint64_t epoch,
+                                  const domain::Commit& commit) override {
     return disk.commit(sequence, epoch, commit);
   }
   bool low_on_space() override { return true; }
@@ -132,7 +138,8 @@ TEST_F(LoopTest, OnAFullDiskJobsAreRefusedAndStopsAreNot) {
   next.post(control::StopJob{domain::JobKind::training, "a"}, keep);
   next.step();
   ASSERT_EQ(replies.size(), 2U);
-  EXPECT_EQ(replies[0].error().message, "the disk of the state store is full: no new jobs until there is room");
+  EXPECT_EQ(replies[0].error().message,
+            "the disk of the state store is full: no new jobs until there is room");
   EXPECT_TRUE(replies[1]);
 }
 

@@ -55,7 +55,8 @@ struct Perform {
     gang.attempt = attempt.id;
     for (std::size_t i = 0; i < attempt.ranks.size(); ++i) {
       const auto rank = static_cast<int>(i);
-      MUSTER_CHECK(ports.logs.create(domain::log_group(order.kind), domain::log_stream(order.job_name, rank, attempt.created), now));
+      MUSTER_CHECK(ports.logs.create(domain::log_group(order.kind),
+                                     domain::log_stream(order.job_name, rank, attempt.created), now));
       domain::NodeLaunch node;
       node.id = {attempt.id, rank, attempt.ranks[i].incarnation};
       node.world = static_cast<int>(attempt.ranks.size());

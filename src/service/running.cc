@@ -25,7 +25,8 @@ class Pool final : public Executor {
 
   void start(std::shared_ptr<Loop> loop) {
     loop_ = std::move(loop);
-    for (int i = 0; i < count_; ++i) threads_.emplace_back([this](const std::stop_token& token) { work(token); });
+    for (int i = 0; i < count_; ++i)
+      threads_.emplace_back([this](const std::stop_token& token) { work(token); });
   }
 
   void submit(std::string key, Order order) override {
@@ -63,13 +64,14 @@ class Pool final : public Executor {
 };
 
 JobSummary summary_of(const domain::Job& job) {
-  return {job.id, job.kind, job.name, job.created, job.modified, std::nullopt, job.phase, job.stop.has_value(),
+  return {job.id,       job.kind,     job.name,  job.created,
+          job.modified, std::nullopt, job.phase, job.stop.has_value(),
           std::nullopt, std::nullopt};
 }
 
 JobSummary summary_of(const control::EndedJob& job) {
-  return {job.id, job.kind, job.name, job.created, job.modified, job.ended, domain::Phase::ended, false,
-          job.outcome, job.cause};
+  return {job.id, job.kind,    job.name, job.created, job.modified, job.ended, domain::Phase::ended,
+          false,  job.outcome, job.cause};
 }
 
 Result<domain::Record> read(ports::Store& store, domain::RecordKind kind, domain::JobId id) {
@@ -154,7 +156,8 @@ class Running final : public RunningService {
 
   Result<control::Reply> call(control::Event command) override {
     const auto promise = std::make_shared<std::promise<Result<control::Reply>>>();
-    loop_->post(std::move(command), [promise](Result<control::Reply> reply) { promise->set_value(std::move(reply)); });
+    loop_->post(std::move(command),
+                [promise](Result<control::Reply> reply) { promise->set_value(std::move(reply)); });
     return promise->get_future().get();
   }
 
@@ -185,8 +188,9 @@ class Running final : public RunningService {
   template <typename T>
   Result<T> ask(std::function<Result<T>(Loop&)> question) {
     const auto promise = std::make_shared<std::promise<Result<T>>>();
-    loop_->query([promise, question = std::move(question)](Loop& loop) { promise->set_value(question(loop)); },
-                 [promise](Error error) { promise->set_value(tl::unexpected(std::move(error))); });
+    loop_->query(
+        [promise, question = std::move(question)](Loop& loop) { promise->set_value(question(loop)); },
+        [promise](Error error) { promise->set_value(tl::unexpected(std::move(error))); });
     return promise->get_future().get();
   }
 

@@ -40,6 +40,7 @@ class RunningService : public Service {
 };
 
 // Takes the epoch, loads the state, starts the threads; the engine's inventory follows at once.
-[[nodiscard]] Result<std::unique_ptr<RunningService>> start(const ServicePorts& ports, RunningOptions options = {});
+[[nodiscard]] Result<std::unique_ptr<RunningService>> start(const ServicePorts& ports,
+                                                            RunningOptions options = {});
 
 }  // namespace muster::service

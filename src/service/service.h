@@ -61,9 +61,9 @@ struct LaunchInfo {
   std::string log_stream;
 };
 
-// What api handlers see of the service. Thread-safe. But for live_launch(), every call blocks its caller until the
-// control thread has answered (after the commit). unavailable: the store failed, retry; resource_exhausted:
-// queue full.
+// What api handlers see of the service. Thread-safe. But for live_launch(), every call blocks its caller
+// until the control thread has answered (after the commit). unavailable: the store failed, retry;
+// resource_exhausted: queue full.
 class Service {
  public:
   virtual ~Service() = default;
@@ -71,13 +71,13 @@ class Service {
   virtual Result<JobView> job(domain::JobKind kind, const std::string& name) = 0;  // not_found
   virtual Result<std::vector<JobSummary>> jobs(domain::JobKind kind) = 0;          // by id
   virtual Result<std::vector<NodeView>> nodes() = 0;
-  virtual Result<domain::AccessKey> access_key(const std::string& id) = 0;        // not_found
+  virtual Result<domain::AccessKey> access_key(const std::string& id) = 0;  // not_found
   // nullopt in the answer: stale launch. Calls `done` once: at once if the version differs from `after`, else
   // at the next change or after `wait`. `done` runs on the control thread and must not block.
   using DesiredDone = std::function<void(Result<std::optional<domain::Desired>>)>;
   virtual void watch(const domain::LaunchId& launch, std::uint64_t after, Millis wait, DesiredDone done) = 0;
-  // nullopt: stale or ended, its credentials and logs are good no longer. As the last commit left it; waits for
-  // nothing.
+  // nullopt: stale or ended, its credentials and logs are good no longer. As the last commit left it; waits
+  // for nothing.
   virtual std::optional<LaunchInfo> live_launch(const domain::LaunchId& launch) = 0;
 };
 

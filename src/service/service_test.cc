@@ -98,7 +98,9 @@ class FakeLogs final : public ports::LogStore {
     for (const auto& line : lines) entry.lines.push_back(line.text);
     return entry.lines.size();
   }
-  Result<std::vector<ports::LogGroup>> groups(std::string_view) override { return std::vector<ports::LogGroup>{}; }
+  Result<std::vector<ports::LogGroup>> groups(std::string_view) override {
+    return std::vector<ports::LogGroup>{};
+  }
   Result<std::vector<ports::LogStream>> streams(std::string_view group, std::string_view prefix) override {
     const std::lock_guard lock(mutex);
     std::vector<ports::LogStream> out;
@@ -111,10 +113,12 @@ class FakeLogs final : public ports::LogStore {
     }
     return out;
   }
-  Result<ports::LogPage> read(std::string_view group, std::string_view stream, const ports::LogQuery&) override {
+  Result<ports::LogPage> read(std::string_view group, std::string_view stream,
+                              const ports::LogQuery&) override {
     const std::lock_guard lock(mutex);
     ports::LogPage page;
-    for (const auto& line : streams_[std::string(group)][std::string(stream)].lines) page.events.push_back({0, {}, {}, line});
+    for (const auto& line : streams_[std::string(group)][std::string(stream)].lines)
+      page.events.push_back({0, {}, {}, line});
     return page;
   }
   Result<void> remove(std::string_view group, std::string_view stream) override {
@@ -162,7 +166,8 @@ class ServiceTest : public testing::Test {
   // Blocks until the launch's word differs from `after`.
   Result<std::optional<domain::Desired>> word(const domain::LaunchId& launch, std::uint64_t after) {
     std::promise<Result<std::optional<domain::Desired>>> promise;
-    service_->watch(launch, after, Millis{10'000}, [&](auto desired) { promise.set_value(std::move(desired)); });
+    service_->watch(launch, after, Millis{10'000},
+                    [&](auto desired) { promise.set_value(std::move(desired)); });
     return promise.get_future().get();
   }
   bool eventually(const std::function<bool()>& test) {
@@ -191,7 +196,8 @@ TEST_F(ServiceTest, AJobGoesThroughAllItsPhases) {
 
   std::uint64_t version = word(gang.nodes[0].id, 0)->value().version;
   std::thread other([&] {
-    for (std::uint64_t i = 0; i < 2; ++i) report(gang.nodes[1].id, i + 1, i == 0 ? RankPhase::preparing : RankPhase::ready).value();
+    for (std::uint64_t i = 0; i < 2; ++i)
+      report(gang.nodes[1].id, i + 1, i == 0 ? RankPhase::preparing : RankPhase::ready).value();
   });
   report(gang.nodes[0].id, 1, RankPhase::preparing).value();
   report(gang.nodes[0].id, 2, RankPhase::ready).value();
@@ -207,7 +213,8 @@ TEST_F(ServiceTest, AJobGoesThroughAllItsPhases) {
   for (const int rank : {1, 0}) {
     const auto& id = gang.nodes[static_cast<std::size_t>(rank)].id;
     std::uint64_t number = 5;
-    for (const auto phase : {RankPhase::uploading, RankPhase::uploaded, RankPhase::finished}) report(id, number++, phase).value();
+    for (const auto phase : {RankPhase::uploading, RankPhase::uploaded, RankPhase::finished})
+      report(id, number++, phase).value();
   }
   const auto view = service_->job(JobKind::training, "demo");
   ASSERT_TRUE(view);
@@ -243,7 +250,8 @@ TEST_F(ServiceTest, ALaunchIsLookedUpWithoutTheControlThread) {
 TEST_F(ServiceTest, ALaunchErrorIsInTheLogsAndInTheReason) {
   engine_.refuse = Error{ErrorCode::not_found, "no program nanny"};
   ASSERT_TRUE(submit("demo", 1));
-  ASSERT_TRUE(eventually([&] { return service_->job(JobKind::training, "demo")->job.phase == domain::Phase::ended; }));
+  ASSERT_TRUE(eventually(
+      [&] { return service_->job(JobKind::training, "demo")->job.phase == domain::Phase::ended; }));
   EXPECT_EQ(service_->job(JobKind::training, "demo")->job.end->reason, "the launch failed: no program nanny");
   const auto stream = logs_.streams("/aws/sagemaker/TrainingJobs", "demo/")->at(0).name;
   EXPECT_EQ(logs_.read("/aws/sagemaker/TrainingJobs", stream, {})->events.at(0).text,
@@ -255,7 +263,8 @@ TEST_F(ServiceTest, WhatCannotRunIsRefusedWithTheNumbers) {
   const auto refused = submit("wide", 8);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::resource_exhausted);
-  EXPECT_EQ(refused.error().message, "training job wide needs 8 nodes, this service has 2: ask for fewer or add nodes");
+  EXPECT_EQ(refused.error().message,
+            "training job wide needs 8 nodes, this service has 2: ask for fewer or add nodes");
 }
 
 TEST_F(ServiceTest, AFailedCommitRefusesAndTheServiceRecovers) {
@@ -266,7 +275,8 @@ TEST_F(ServiceTest, AFailedCommitRefusesAndTheServiceRecovers) {
   start_service();
   EXPECT_EQ(submit("lost", 1).error().code, ErrorCode::unavailable);
   EXPECT_EQ(service_->job(JobKind::training, "lost").error().code, ErrorCode::not_found);
-  EXPECT_EQ(submit("paused", 1).error().message, "the state store refuses writes: no new jobs until it accepts one");
+  EXPECT_EQ(submit("paused", 1).error().message,
+            "the state store refuses writes: no new jobs until it accepts one");
   EXPECT_EQ(service_->job(JobKind::training, "kept")->job.phase, domain::Phase::launching);
   EXPECT_EQ(service_->call(control::StopJob{JobKind::training, "kept"}).error().code, ErrorCode::unavailable);
   service_->shut_down();
@@ -281,7 +291,8 @@ TEST_F(ServiceTest, ManySubmitsFromManyThreads) {
   std::vector<std::jthread> threads;
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&, t] {
-      for (int i = 0; i < 25; ++i) accepted += submit("j" + std::to_string(t) + "-" + std::to_string(i), 1) ? 1 : 0;
+      for (int i = 0; i < 25; ++i)
+        accepted += submit("j" + std::to_string(t) + "-" + std::to_string(i), 1) ? 1 : 0;
     });
   }
   threads.clear();

@@ -43,15 +43,17 @@ Result<std::vector<InputFile>> list_inputs(const std::vector<std::string>& paths
       MUSTER_CHECK(list_folder(path, out));
     } else {
       const auto size = fs::file_size(path, error);
-      if (error) return fail(ErrorCode::invalid_argument, "input " + path + " is neither a folder nor a regular file");
+      if (error)
+        return fail(ErrorCode::invalid_argument, "input " + path + " is neither a folder nor a regular file");
       out.push_back({path, path, size});
     }
   }
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
-  const auto twice = std::adjacent_find(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.name == b.name; });
+  const auto twice = std::adjacent_find(out.begin(), out.end(),
+                                        [](const auto& a, const auto& b) { return a.name == b.name; });
   if (twice != out.end()) {
-    return fail(ErrorCode::invalid_argument, "two inputs have the name " + twice->name + ": " + twice->path + " and " +
-                                                 std::next(twice)->path + "; give each once");
+    return fail(ErrorCode::invalid_argument, "two inputs have the name " + twice->name + ": " + twice->path +
+                                                 " and " + std::next(twice)->path + "; give each once");
   }
   return out;
 }
@@ -74,10 +76,10 @@ Result<bool> CorpusReader::fill() {
     }
     const auto old = buffer_.size();
     if (old > options_.chunk_bytes_max) {
-      return fail(ErrorCode::resource_exhausted, files_[next_file_ - 1].path + ": more than " +
-                                                     format_bytes(options_.chunk_bytes_max) +
-                                                     (options_.cut_at_newlines ? " without a newline" : " in one file") +
-                                                     "; cut it into smaller pieces");
+      return fail(ErrorCode::resource_exhausted,
+                  files_[next_file_ - 1].path + ": more than " + format_bytes(options_.chunk_bytes_max) +
+                      (options_.cut_at_newlines ? " without a newline" : " in one file") +
+                      "; cut it into smaller pieces");
     }
     buffer_.resize(old + options_.chunk_bytes);
     const auto count = ::read(file_.get(), buffer_.data() + old, options_.chunk_bytes);

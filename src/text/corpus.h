@@ -21,31 +21,33 @@ struct InputFile {
   std::uint64_t bytes = 0;
 };
 
-// The regular files below each folder and each file given, in byte order of their names. Names that begin with
-// a dot are left out. not_found when a path is missing; invalid_argument when two inputs have one name.
+// The regular files below each folder and each file given, in byte order of their names. Names that begin
+// with a dot are left out. not_found when a path is missing; invalid_argument when two inputs have one name.
 Result<std::vector<InputFile>> list_inputs(const std::vector<std::string>& paths);
 
 // A piece of one document. Both flags are set when it is the whole document.
 struct Part {
   std::size_t begin = 0;  // in Chunk::text
   std::size_t length = 0;
-  bool begins = false;    // the document starts here
-  bool ends = false;      // the document ends behind this part
+  bool begins = false;  // the document starts here
+  bool ends = false;    // the document ends behind this part
 };
 
 struct Chunk {
   std::size_t file = 0;  // index into the inputs
   std::string text;
   std::vector<Part> parts;
-  std::string_view view(const Part& part) const { return std::string_view(text).substr(part.begin, part.length); }
+  std::string_view view(const Part& part) const {
+    return std::string_view(text).substr(part.begin, part.length);
+  }
 };
 
 struct CorpusOptions {
   bool split_documents = false;
   // False for tokenizers whose pieces cross newlines: a chunk is then a whole file.
   bool cut_at_newlines = true;
-  std::size_t chunk_bytes = 1u << 20;       // aimed at
-  std::size_t chunk_bytes_max = 1u << 30;   // a line (or file, see above) beyond this is refused
+  std::size_t chunk_bytes = 1u << 20;      // aimed at
+  std::size_t chunk_bytes_max = 1u << 30;  // a line (or file, see above) beyond this is refused
 };
 
 class CorpusReader {

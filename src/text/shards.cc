@@ -84,7 +84,8 @@ Vocabulary vocabulary_of(const Tokenizer& tokenizer) {
                  .dummy_bytes = tokenizer.has_dummy_prefix() ? 1 : 0,
                  .byte_lengths = {}};
   for (int id = 0; id < tokenizer.vocab_size(); ++id) {
-    out.byte_lengths.push_back(static_cast<std::uint16_t>(std::min<std::size_t>(tokenizer.bytes(id).size(), 65535)));
+    out.byte_lengths.push_back(
+        static_cast<std::uint16_t>(std::min<std::size_t>(tokenizer.bytes(id).size(), 65535)));
   }
   return out;
 }
@@ -170,7 +171,8 @@ Result<ShardWriter> ShardWriter::create(std::string path, Vocabulary vocabulary)
   const auto size = vocabulary.byte_lengths.size();
   if (size == 0 || size > kVocabularyMax) {
     return fail(ErrorCode::invalid_argument, path + ": a vocabulary of " + std::to_string(size) +
-                                                 " ids; 1 .. " + std::to_string(kVocabularyMax) + " are possible");
+                                                 " ids; 1 .. " + std::to_string(kVocabularyMax) +
+                                                 " are possible");
   }
   auto impl = std::make_unique<Impl>();
   auto& header = impl->header;
@@ -199,7 +201,8 @@ void ShardWriter::begin_document() {
 
 Result<void> ShardWriter::append(std::span<const TokenId> tokens) {
   MUSTER_ASSERT(!impl_->begins.empty());
-  return impl_->header.token_bytes == 2 ? impl_->append<std::uint16_t>(tokens) : impl_->append<std::uint32_t>(tokens);
+  return impl_->header.token_bytes == 2 ? impl_->append<std::uint16_t>(tokens)
+                                        : impl_->append<std::uint32_t>(tokens);
 }
 
 void ShardWriter::add_source_bytes(std::uint64_t bytes) {
@@ -212,7 +215,8 @@ std::uint64_t ShardWriter::tokens() const { return impl_->header.tokens; }
 Result<void> ShardWriter::finish() {
   auto written = impl_->write_rest();
   if (!written) return tl::unexpected(written.error().with_context("cannot write " + impl_->path));
-  if (::rename(impl_->temporary.c_str(), impl_->path.c_str()) != 0) return fail_errno("rename to " + impl_->path);
+  if (::rename(impl_->temporary.c_str(), impl_->path.c_str()) != 0)
+    return fail_errno("rename to " + impl_->path);
   impl_->file.reset();
   return sync_directory(std::filesystem::path(impl_->path).parent_path().string());
 }
@@ -263,13 +267,16 @@ class Shard {
     return reinterpret_cast<const T*>(static_cast<const char*>(base_) + header().index_at + offset);
   }
   const std::uint32_t* block_crcs() const {
-    return index<std::uint32_t>(header().documents * 16 + round_up(std::uint64_t{header().vocab_size} * 2, 4));
+    return index<std::uint32_t>(header().documents * 16 +
+                                round_up(std::uint64_t{header().vocab_size} * 2, 4));
   }
   Result<void> map();
   Result<void> check_header() const;
   Result<void> check_index() const;
   Result<void> check_blocks(std::uint64_t from, std::uint64_t to) const;
-  tl::unexpected<Error> corrupt(const std::string& why) const { return fail(ErrorCode::corrupt, path_ + ": " + why); }
+  tl::unexpected<Error> corrupt(const std::string& why) const {
+    return fail(ErrorCode::corrupt, path_ + ": " + why);
+  }
 
   std::string path_;
   void* base_ = nullptr;
@@ -303,7 +310,8 @@ Result<void> Shard::map() {
 
 Result<void> Shard::check_header() const {
   const auto& h = header();
-  if (std::memcmp(h.magic, kMagic, sizeof h.magic) != 0) return corrupt("not a shard: it does not begin with MSTSHARD");
+  if (std::memcmp(h.magic, kMagic, sizeof h.magic) != 0)
+    return corrupt("not a shard: it does not begin with MSTSHARD");
   if (h.version != kVersion) {
     return fail(ErrorCode::unsupported, path_ + ": shard format version " + std::to_string(h.version) +
                                             "; this program reads version " + std::to_string(kVersion));
@@ -316,8 +324,9 @@ Result<void> Shard::check_header() const {
     return corrupt("the sizes in the header contradict each other");
   }
   if (h.index_at + h.index_bytes != size_) {
-    return corrupt((h.index_at + h.index_bytes > size_ ? "truncated: " : "extended: ") + std::to_string(size_) +
-                   " bytes, the header says " + std::to_string(h.index_at + h.index_bytes));
+    return corrupt((h.index_at + h.index_bytes > size_ ? "truncated: " : "extended: ") +
+                   std::to_string(size_) + " bytes, the header says " +
+                   std::to_string(h.index_at + h.index_bytes));
   }
   return {};
 }
@@ -335,7 +344,8 @@ Result<void> Shard::check_index() const {
     if (begin < last || begin > header().tokens) return corrupt("the document index is not in order");
     last = begin;
   }
-  if (header().documents > 0 && begins()[0] != 0) return corrupt("the first document does not begin at token 0");
+  if (header().documents > 0 && begins()[0] != 0)
+    return corrupt("the first document does not begin at token 0");
   return {};
 }
 
@@ -345,9 +355,11 @@ Result<void> Shard::check_blocks(std::uint64_t from, std::uint64_t to) const {
     if (checked_[block].load(std::memory_order_acquire)) continue;
     const auto begin = block * kBlockBytes;
     const auto length = std::min<std::uint64_t>(kBlockBytes, data - begin);
-    if (crypto::crc32c({static_cast<const char*>(base_) + sizeof(Header) + begin, length}) != block_crcs()[block]) {
-      return corrupt("block " + std::to_string(block) + " (bytes " + std::to_string(sizeof(Header) + begin) + " .. " +
-                     std::to_string(sizeof(Header) + begin + length) + ") does not match its checksum");
+    if (crypto::crc32c({static_cast<const char*>(base_) + sizeof(Header) + begin, length}) !=
+        block_crcs()[block]) {
+      return corrupt("block " + std::to_string(block) + " (bytes " + std::to_string(sizeof(Header) + begin) +
+                     " .. " + std::to_string(sizeof(Header) + begin + length) +
+                     ") does not match its checksum");
     }
     checked_[block].store(true, std::memory_order_release);
   }
@@ -371,14 +383,16 @@ struct ShardSet::Impl {
 
   Result<void> add(std::unique_ptr<Shard> shard) {
     const auto& header = shard->header();
-    if (!shards.empty() && (shard->hash() != shards[0]->hash() || header.vocab_size != shards[0]->header().vocab_size)) {
+    if (!shards.empty() &&
+        (shard->hash() != shards[0]->hash() || header.vocab_size != shards[0]->header().vocab_size)) {
       return fail(ErrorCode::failed_precondition,
                   shards[0]->path() + " and " + shard->path() + " were written with different tokenizers (" +
                       hash.substr(0, 12) + " and " + crypto::hex(shard->hash()).substr(0, 12) +
                       "); keep one data set a folder");
     }
     if (shards.empty()) hash = crypto::hex(shard->hash());
-    infos.push_back({shard->path(), header.tokens, header.documents, header.bytes, static_cast<int>(header.token_bytes)});
+    infos.push_back(
+        {shard->path(), header.tokens, header.documents, header.bytes, static_cast<int>(header.token_bytes)});
     first_token.push_back(first_token.back() + header.tokens);
     first_document.push_back(first_document.back() + header.documents);
     bytes += header.bytes;
@@ -450,8 +464,12 @@ int ShardSet::vocab_size() const { return static_cast<int>(impl_->shards[0]->hea
 TokenId ShardSet::eos() const { return impl_->shards[0]->header().eos; }
 const std::vector<ShardInfo>& ShardSet::shards() const { return impl_->infos; }
 
-Result<void> ShardSet::read(std::uint64_t begin, std::span<std::int32_t> out) const { return impl_->read(begin, out); }
-Result<void> ShardSet::read(std::uint64_t begin, std::span<std::int64_t> out) const { return impl_->read(begin, out); }
+Result<void> ShardSet::read(std::uint64_t begin, std::span<std::int32_t> out) const {
+  return impl_->read(begin, out);
+}
+Result<void> ShardSet::read(std::uint64_t begin, std::span<std::int64_t> out) const {
+  return impl_->read(begin, out);
+}
 
 Result<std::uint64_t> ShardSet::bytes_in(std::uint64_t begin, std::uint64_t count) const {
   std::uint64_t sum = 0;
@@ -488,7 +506,8 @@ Result<void> ShardSet::verify() const {
       for (const auto id : tokens) bad += id >= vocab ? 1 : 0;
     }));
     if (bad > 0) {
-      return fail(ErrorCode::corrupt, shard->path() + ": " + std::to_string(bad) + " token ids are outside the vocabulary of " +
+      return fail(ErrorCode::corrupt, shard->path() + ": " + std::to_string(bad) +
+                                          " token ids are outside the vocabulary of " +
                                           std::to_string(vocab));
     }
   }

@@ -71,12 +71,12 @@ class ShardSet {
   ShardSet& operator=(ShardSet&&) noexcept;
   ~ShardSet();
 
-  std::uint64_t size() const;       // tokens
+  std::uint64_t size() const;  // tokens
   std::uint64_t documents() const;
-  std::uint64_t bytes() const;      // of source text
+  std::uint64_t bytes() const;                // of source text
   const std::string& tokenizer_hash() const;  // 64 hex digits
   int vocab_size() const;
-  TokenId eos() const;              // -1: documents are not closed by one
+  TokenId eos() const;  // -1: documents are not closed by one
   const std::vector<ShardInfo>& shards() const;
 
   // Tokens [begin, begin + out.size()). invalid_argument past the end; corrupt if a block does not match its

@@ -17,12 +17,15 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Vocabulary vocabulary(std::size_t size, char hash = 'a') {
-  return {.tokenizer_hash = std::string(64, hash), .eos = 2, .dummy_bytes = 1,
+  return {.tokenizer_hash = std::string(64, hash),
+          .eos = 2,
+          .dummy_bytes = 1,
           .byte_lengths = std::vector<std::uint16_t>(size, 3)};
 }
 
 // One shard with the given documents.
-void write_shard(const std::string& path, Vocabulary vocab, const std::vector<std::vector<TokenId>>& documents) {
+void write_shard(const std::string& path, Vocabulary vocab,
+                 const std::vector<std::vector<TokenId>>& documents) {
   auto writer = ShardWriter::create(path, std::move(vocab));
   ASSERT_TRUE(writer) << writer.error().message;
   for (const auto& tokens : documents) {

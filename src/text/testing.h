@@ -16,8 +16,9 @@ inline constexpr int kTestVocab = 400;
 // About 60 KB of lines of English-looking words.
 inline const std::string& test_text() {
   static const std::string text = [] {
-    const std::string_view words[] = {"the", "beginning", "and", "light", "of", "was", "good", "water", "upon", "earth",
-                                      "day", "evening", "morning", "said", "let", "there", "be", "1", "42", "fox"};
+    const std::string_view words[] = {"the",   "beginning", "and",   "light", "of",      "was",     "good",
+                                      "water", "upon",      "earth", "day",   "evening", "morning", "said",
+                                      "let",   "there",     "be",    "1",     "42",      "fox"};
     Rng rng(1);
     std::string out;
     while (out.size() < 60'000) {

@@ -31,7 +31,9 @@ struct Job {
 
 std::uint64_t count_replacements(std::string_view text) {
   std::uint64_t count = 0;
-  for (auto at = text.find("\xef\xbf\xbd"); at != std::string_view::npos; at = text.find("\xef\xbf\xbd", at + 3)) ++count;
+  for (auto at = text.find("\xef\xbf\xbd"); at != std::string_view::npos;
+       at = text.find("\xef\xbf\xbd", at + 3))
+    ++count;
   return count;
 }
 
@@ -100,8 +102,8 @@ class Workers {
   std::mutex mutex_;
   std::condition_variable_any wake_worker_;
   std::condition_variable wake_caller_;
-  std::deque<Job*> waiting_;            // under mutex_
-  std::vector<std::jthread> threads_;   // last: joined before the rest goes
+  std::deque<Job*> waiting_;           // under mutex_
+  std::vector<std::jthread> threads_;  // last: joined before the rest goes
 };
 
 // Appends coded chunks to shards, in order. Its shards are removed again unless finish() succeeds.
@@ -109,7 +111,10 @@ class Output {
  public:
   Output(const std::vector<InputFile>& inputs, const Tokenizer& tokenizer, std::string folder,
          std::uint64_t shard_tokens)
-      : inputs_(inputs), vocabulary_(vocabulary_of(tokenizer)), folder_(std::move(folder)), shard_tokens_(shard_tokens) {}
+      : inputs_(inputs),
+        vocabulary_(vocabulary_of(tokenizer)),
+        folder_(std::move(folder)),
+        shard_tokens_(shard_tokens) {}
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
   ~Output() {
@@ -171,12 +176,14 @@ class Output {
   static std::string shard_name(const std::string& input, int ordinal) {
     auto stem = std::filesystem::path(input).stem().string().substr(0, kStemMax);
     for (auto& c : stem) {
-      const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_';
+      const bool plain =
+          (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_';
       if (!plain) c = '-';
     }
     char number[16];
     std::snprintf(number, sizeof number, "%05d", ordinal);
-    return "tokens-" + stem + "-" + crypto::hex(crypto::sha256(input)).substr(0, 8) + "-" + number + kShardSuffix;
+    return "tokens-" + stem + "-" + crypto::hex(crypto::sha256(input)).substr(0, 8) + "-" + number +
+           kShardSuffix;
   }
 
   const std::vector<InputFile>& inputs_;
@@ -195,7 +202,8 @@ Result<void> refuse_old_shards(const std::string& folder) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     if (it->path().extension() == kShardSuffix) {
-      return fail(ErrorCode::failed_precondition, folder + " holds shards already (" + it->path().filename().string() +
+      return fail(ErrorCode::failed_precondition, folder + " holds shards already (" +
+                                                      it->path().filename().string() +
                                                       "); remove them or choose another folder");
     }
   }

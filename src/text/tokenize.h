@@ -32,9 +32,9 @@ struct TokenizeOptions {
   std::function<void(const TokenizeReport&)> progress;  // after every chunk, on the calling thread
 };
 
-// Writes tokens-STEM-HASH-NNNNN.mts into `folder` (made if absent). A shard has the name of the first file in it,
-// so nodes that tokenise different files write different names. failed_precondition if the folder holds shards
-// already, or if no input has text. After an error no shard of this run is left.
+// Writes tokens-STEM-HASH-NNNNN.mts into `folder` (made if absent). A shard has the name of the first file in
+// it, so nodes that tokenise different files write different names. failed_precondition if the folder holds
+// shards already, or if no input has text. After an error no shard of this run is left.
 Result<TokenizeReport> tokenize(const std::vector<InputFile>& inputs, const Tokenizer& tokenizer,
                                 const std::string& folder, const TokenizeOptions& options);
 

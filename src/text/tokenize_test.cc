@@ -147,8 +147,9 @@ TEST(Tokenize, TheOutputDoesNotDependOnThreads) {
     std::map<std::string, std::string> first;
     for (const int threads : {1, 2, 7}) {
       TempDir out;
-      const auto report = tokenize(inputs(in.path()), test_tokenizer(), out.path(),
-                                   {.split_documents = split, .shard_tokens = 100'000, .threads = threads, .progress = {}});
+      const auto report =
+          tokenize(inputs(in.path()), test_tokenizer(), out.path(),
+                   {.split_documents = split, .shard_tokens = 100'000, .threads = threads, .progress = {}});
       ASSERT_TRUE(report) << report.error().message;
       const auto files = files_of(out.path());
       EXPECT_EQ(files.size(), report->shards.size());
@@ -168,7 +169,9 @@ TEST(Tokenize, NodesWithDifferentFilesWriteDifferentNames) {
   const auto one = tokenize(inputs(in1.path()), test_tokenizer(), out / "1", {});
   const auto two = tokenize(inputs(in2.path()), test_tokenizer(), out / "2", {});
   ASSERT_TRUE(one && two);
-  const auto name = [](const auto& report) { return std::filesystem::path(report->shards[0]).filename().string(); };
+  const auto name = [](const auto& report) {
+    return std::filesystem::path(report->shards[0]).filename().string();
+  };
   EXPECT_THAT(name(one), StartsWith("tokens-part-"));
   EXPECT_NE(name(one), name(two));
 }
@@ -176,22 +179,27 @@ TEST(Tokenize, NodesWithDifferentFilesWriteDifferentNames) {
 TEST(Tokenize, WrongBytesAreReplacedAndCounted) {
   TempDir in;
   TempDir out;
-  put(in, "a.txt", "a\xff" "b \xef\xbf\xbd\n\xe6\xbc");
+  put(in, "a.txt",
+      "a\xff"
+      "b \xef\xbf\xbd\n\xe6\xbc");
   const auto report = tokenize(inputs(in.path()), test_tokenizer(), out.path(), {});
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_GE(report->replaced, 2u);
-  EXPECT_THAT(documents(out.path())[0], StartsWith("a\xef\xbf\xbd" "b \xef\xbf\xbd\n"));
+  EXPECT_THAT(documents(out.path())[0], StartsWith("a\xef\xbf\xbd"
+                                                   "b \xef\xbf\xbd\n"));
 }
 
 TEST(Tokenize, RefusesOldShardsAndEmptyInput) {
   TempDir in;
   TempDir out;
   put(in, "empty.txt", "");
-  EXPECT_EQ(tokenize(inputs(in.path()), test_tokenizer(), out.path(), {}).error().code, ErrorCode::failed_precondition);
+  EXPECT_EQ(tokenize(inputs(in.path()), test_tokenizer(), out.path(), {}).error().code,
+            ErrorCode::failed_precondition);
   EXPECT_TRUE(std::filesystem::is_empty(out.path()));
   put(in, "a.txt", "text");
   ASSERT_TRUE(tokenize(inputs(in.path()), test_tokenizer(), out.path(), {}));
-  EXPECT_THAT(tokenize(inputs(in.path()), test_tokenizer(), out.path(), {}).error().message, HasSubstr("holds shards"));
+  EXPECT_THAT(tokenize(inputs(in.path()), test_tokenizer(), out.path(), {}).error().message,
+              HasSubstr("holds shards"));
 }
 
 TEST(Tokenize, AnErrorLeavesNoShard) {

@@ -36,8 +36,9 @@ constexpr std::string_view kNoDummyPrefix("\x1a\x02\x18\x00", 4);
 std::string message_of(const sentencepiece::util::Status& status) {
   const std::string_view message = status.message();
   const auto bracket = message.find("] ");
-  return std::string(trim(message.starts_with("./") && bracket != std::string_view::npos ? message.substr(bracket + 2)
-                                                                                          : message));
+  return std::string(trim(message.starts_with("./") && bracket != std::string_view::npos
+                              ? message.substr(bracket + 2)
+                              : message));
 }
 
 std::string piece_bytes(const sentencepiece::SentencePieceProcessor& processor, int id) {
@@ -68,8 +69,8 @@ void encode_with(const sentencepiece::SentencePieceProcessor& processor, std::st
   out.insert(out.end(), ids.begin(), ids.end());
 }
 
-// SentencePiece codes about 0.4 MB/s and keeps 100 bytes a character. So a text is coded word by word, where a
-// word ends where no piece can cross, and a word seen before is not coded again: 15 times faster on prose.
+// SentencePiece codes about 0.4 MB/s and keeps 100 bytes a character. So a text is coded word by word, where
+// a word ends where no piece can cross, and a word seen before is not coded again: 15 times faster on prose.
 constexpr std::size_t kWordBytesMax = 1u << 20;    // a longer one is cut at a character's border
 constexpr std::size_t kCachedWordBytesMax = 64;    // longer ones hardly come twice
 constexpr std::size_t kCachedWordsMax = 1u << 18;  // then the memory of words starts again
@@ -101,7 +102,7 @@ bool crosses_words(std::string_view piece) {
 struct Tokenizer::Impl {
   std::string model;
   std::string hash;
-  sentencepiece::SentencePieceProcessor begin;     // as the model says: with its dummy space
+  sentencepiece::SentencePieceProcessor begin;      // as the model says: with its dummy space
   sentencepiece::SentencePieceProcessor continued;  // the same without it
   bool has_continued = false;
   bool dummy_prefix = false;
@@ -143,9 +144,17 @@ struct Tokenizer::Impl {
       if (!begin.IsUnknown(static_cast<int>(id)) && crosses_words(bytes[id])) return false;
     }
     for (const auto& [head, tail] : std::initializer_list<std::pair<std::string_view, std::string_view>>{
-             {"a\n", "b"}, {"a", "\n"}, {" a  ", "\n"}, {"\n", "  b \n"}, {"\n", "\n\n"}, {"a \n\n", " b"},
-             {"a", "  b"}, {"\xe6\xbc\xa2\n", "\xe6\xbc\xa2"}, {"\xe6\xbc\xa2", " \xe6\xbc\xa2"},
-             {"\t\n\r\n", " 1\n"}, {"a", " "},
+             {"a\n", "b"},
+             {"a", "\n"},
+             {" a  ", "\n"},
+             {"\n", "  b \n"},
+             {"\n", "\n\n"},
+             {"a \n\n", " b"},
+             {"a", "  b"},
+             {"\xe6\xbc\xa2\n", "\xe6\xbc\xa2"},
+             {"\xe6\xbc\xa2", " \xe6\xbc\xa2"},
+             {"\t\n\r\n", " 1\n"},
+             {"a", " "},
              // circled 1, ligature fi, ring A, wide A, wide space: every standard normalisation changes them
              {"\xe2\x91\xa0\xef\xac\x81\xc3\x85\xef\xbc\xa1\xe3\x80\x80", " B"}}) {
       const auto text = std::string(head).append(tail);
@@ -187,7 +196,8 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
 }
 
 Result<Tokenizer> Tokenizer::from_bytes(std::string model) {
-  if (model.empty()) return fail(ErrorCode::corrupt, "the tokenizer file is empty; a SentencePiece model is expected");
+  if (model.empty())
+    return fail(ErrorCode::corrupt, "the tokenizer file is empty; a SentencePiece model is expected");
   auto impl = std::make_unique<Impl>();
   if (const auto status = impl->begin.LoadFromSerializedProto(model); !status.ok()) {
     return fail(ErrorCode::corrupt, "not a SentencePiece model (a tokenizer.model is expected)");
@@ -226,7 +236,8 @@ void Tokenizer::encode_append(std::string_view text, bool first, std::vector<Tok
 Result<std::string> Tokenizer::decode(std::span<const TokenId> ids) const {
   for (const auto id : ids) {
     if (id < 0 || id >= vocab_size()) {
-      return fail(ErrorCode::invalid_argument, "token id " + std::to_string(id) + " is outside the vocabulary of " +
+      return fail(ErrorCode::invalid_argument, "token id " + std::to_string(id) +
+                                                   " is outside the vocabulary of " +
                                                    std::to_string(vocab_size()) + " ids");
     }
   }
@@ -314,7 +325,8 @@ class LineSource final : public sentencepiece::SentenceIterator {
   static std::size_t cut(std::string_view text) {
     if (const auto space = text.rfind(' '); space != std::string_view::npos && space > 0) return space;
     auto length = text.size();
-    while (length > text.size() - 4 && (static_cast<unsigned char>(text[length - 1]) & 0xc0) == 0x80) --length;
+    while (length > text.size() - 4 && (static_cast<unsigned char>(text[length - 1]) & 0xc0) == 0x80)
+      --length;
     return length - 1;
   }
 
@@ -381,7 +393,8 @@ std::unordered_map<std::string, std::string> llama_conventions(int vocab_size) {
 
 }  // namespace
 
-Result<TrainedTokenizer> train_tokenizer(const std::vector<std::string>& files, const TrainTokenizerOptions& options) {
+Result<TrainedTokenizer> train_tokenizer(const std::vector<std::string>& files,
+                                         const TrainTokenizerOptions& options) {
   if (options.vocab_size < kVocabMin || options.vocab_size > kVocabMax) {
     return fail(ErrorCode::invalid_argument, "vocabulary size " + std::to_string(options.vocab_size) +
                                                  " is outside " + std::to_string(kVocabMin) + " .. " +

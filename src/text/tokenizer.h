@@ -33,8 +33,8 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // Without bos and eos. An empty text has no tokens. Cost: linear; where splits_at_newlines() a text is coded
-  // word by word, each word once a call, which gives the same tokens. A word above 1 MiB is cut.
+  // Without bos and eos. An empty text has no tokens. Cost: linear; where splits_at_newlines() a text is
+  // coded word by word, each word once a call, which gives the same tokens. A word above 1 MiB is cut.
   std::vector<TokenId> encode(std::string_view text) const;
   // Appends to `out`. first: the text begins a document (gets the dummy space); false: it continues one.
   // Continuing is exact only after a '\n' and when splits_at_newlines().
@@ -73,7 +73,7 @@ class Tokenizer {
 };
 
 struct TrainTokenizerOptions {
-  int vocab_size = 4096;                        // 300 .. 1,000,000: 256 byte tokens, 3 control tokens, the rest
+  int vocab_size = 4096;  // 300 .. 1,000,000: 256 byte tokens, 3 control tokens, the rest
   std::uint64_t sample_bytes_max = 512u << 20;  // above: an evenly spaced sample of lines, for memory
 };
 
@@ -87,6 +87,7 @@ struct TrainedTokenizer {
 
 // Trains on the lines of `files`, in the order given. The same files in the same order give the same bytes.
 // invalid_argument: vocabulary out of range, or larger than the text can fill; failed_precondition: no text.
-Result<TrainedTokenizer> train_tokenizer(const std::vector<std::string>& files, const TrainTokenizerOptions& options);
+Result<TrainedTokenizer> train_tokenizer(const std::vector<std::string>& files,
+                                         const TrainTokenizerOptions& options);
 
 }  // namespace muster::text

@@ -25,10 +25,12 @@ const char* const kHardTexts[] = {
     "  leading and   inner    runs of spaces  ",
     "tabs\tand\r\nDOS lines\r\n",
     "1234567890 3.14159",
-    "na\xc3\xafve caf\xc3\xa9 e\xcc\x81 combining a\xcc\x88\xcc\xa3",                  // precomposed and combining
-    "\xf0\x9f\x98\x80\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x9a\x80 emoji with joiner",   // 😀👩‍🚀
-    "\xe6\xbc\xa2\xe5\xad\x97\xe3\x81\x8b\xe3\x81\xaa \xed\x95\x9c\xea\xb5\xad\xec\x96\xb4",  // 漢字かな 한국어
-    "\xef\xbb\xbf" "a byte order mark and \xef\xbf\xbd a replacement",
+    "na\xc3\xafve caf\xc3\xa9 e\xcc\x81 combining a\xcc\x88\xcc\xa3",  // precomposed and combining
+    "\xf0\x9f\x98\x80\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x9a\x80 emoji with joiner",  // 😀👩‍🚀
+    "\xe6\xbc\xa2\xe5\xad\x97\xe3\x81\x8b\xe3\x81\xaa \xed\x95\x9c\xea\xb5\xad\xec\x96\xb4",  // 漢字かな
+                                                                                              // 한국어
+    "\xef\xbb\xbf"
+    "a byte order mark and \xef\xbf\xbd a replacement",
     "\xe2\x91\xa0\xef\xac\x81\xef\xbc\xa1\xe3\x80\x80 what a normaliser would change",
     "control \x01\x7f\x1b[0m characters",
     "<unk> <s> </s> <0x41> are only text",
@@ -80,7 +82,8 @@ TEST(Tokenizer, EqualsSentencePieceOnTheWholeText) {
   };
   for (const std::string text : kHardTexts) check(text);
   Rng rng(7);
-  const std::string_view pieces[] = {" ", " ", "  ", "\n", "\t", "the", "be", "gan", "x", "7", "\xc3\xa9", "\xe6\xbc\xa2", ".", "and"};
+  const std::string_view pieces[] = {" ",   " ", "  ", "\n",       "\t",           "the", "be",
+                                     "gan", "x", "7",  "\xc3\xa9", "\xe6\xbc\xa2", ".",   "and"};
   for (int round = 0; round < 500; ++round) {
     std::string text;
     for (auto n = rng.below(40); n > 0; --n) text += pieces[rng.below(std::size(pieces))];
@@ -108,7 +111,10 @@ TEST(Tokenizer, WordWithoutSpaceAboveTheLimitSurvives) {
 
 TEST(Tokenizer, InvalidUtf8BecomesReplacement) {
   const auto& tokenizer = test_tokenizer();
-  EXPECT_EQ(tokenizer.decode(tokenizer.encode("a\xff" "b")), "a\xef\xbf\xbd" "b");
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("a\xff"
+                                              "b")),
+            "a\xef\xbf\xbd"
+            "b");
   const std::vector<TokenId> half = {3 + 0xe6, 3 + 0xbc};  // a generation that stopped inside a character
   EXPECT_EQ(tokenizer.decode(half)->find('\xe6'), std::string::npos);
 }
@@ -125,7 +131,8 @@ TEST(Tokenizer, DecodeRefusesIdsOutsideTheVocabulary) {
 TEST(Tokenizer, RefusesWhatIsNoModel) {
   EXPECT_EQ(Tokenizer::from_bytes("").error().code, ErrorCode::corrupt);
   EXPECT_EQ(Tokenizer::from_bytes("this is not a model").error().code, ErrorCode::corrupt);
-  EXPECT_EQ(Tokenizer::from_bytes(std::string(test_tokenizer().model()).substr(0, 1000)).error().code, ErrorCode::corrupt);
+  EXPECT_EQ(Tokenizer::from_bytes(std::string(test_tokenizer().model()).substr(0, 1000)).error().code,
+            ErrorCode::corrupt);
   EXPECT_EQ(Tokenizer::load("/nonexistent/tokenizer.model").error().code, ErrorCode::not_found);
 }
 
@@ -142,7 +149,8 @@ TEST(TrainTokenizer, SameFilesGiveTheSameBytes) {
 TEST(TrainTokenizer, SamplesEvenlyAboveTheLimit) {
   TempDir folder;
   ASSERT_TRUE(write_file_atomic(folder / "a.txt", test_text()));
-  const auto half = train_tokenizer({folder / "a.txt"}, {.vocab_size = 320, .sample_bytes_max = test_text().size() / 2});
+  const auto half =
+      train_tokenizer({folder / "a.txt"}, {.vocab_size = 320, .sample_bytes_max = test_text().size() / 2});
   ASSERT_TRUE(half) << half.error().message;
   EXPECT_NEAR(static_cast<double>(half->bytes_sampled), static_cast<double>(test_text().size()) / 2,
               static_cast<double>(test_text().size()) / 20);

@@ -1,5 +1,5 @@
-// Rule 1 of bitwise training: with the GEMM path fixed, a product on half of the rows is half of the product. Its own
-// program, because MKL reads its setting once.
+// Rule 1 of bitwise training: with the GEMM path fixed, a product on half of the rows is half of the product.
+// Its own program, because MKL reads its setting once.
 #include "train/determinism.h"
 
 #include <gtest/gtest.h>

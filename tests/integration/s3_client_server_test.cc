@@ -100,11 +100,11 @@ TEST_F(S3ClientServer, HostileKeysStayDistinct) {
     ASSERT_TRUE(put) << key << ": " << put.error().message;
   }
   std::vector<std::string> listed;
-  ASSERT_TRUE(
-      client_->list_objects({.bucket = "bucket", .page_size = 3}, [&](data::s3::ListPage page) -> Result<void> {
-        for (const auto& object : page.objects) listed.push_back(object.key);
-        return {};
-      }));
+  ASSERT_TRUE(client_->list_objects({.bucket = "bucket", .page_size = 3},
+                                    [&](data::s3::ListPage page) -> Result<void> {
+                                      for (const auto& object : page.objects) listed.push_back(object.key);
+                                      return {};
+                                    }));
   EXPECT_THAT(listed, ::testing::UnorderedElementsAreArray(keys));
   for (const auto& key : keys) EXPECT_EQ(client_->get_text({"bucket", key}), key);
   ASSERT_TRUE(client_->copy_object({"bucket", "<&>\"'"}, {"bucket", "copy +"}));
@@ -176,7 +176,8 @@ TEST_F(S3ClientServer, AnUploadOfPartsCanBeGivenUp) {
   ASSERT_TRUE(id);
   ASSERT_TRUE(client_->upload_part({"bucket", "k"}, *id, 1, std::string("part")));
   EXPECT_TRUE(client_->abort_upload({"bucket", "k"}, *id));
-  EXPECT_EQ(client_->upload_part({"bucket", "k"}, *id, 1, std::string("part")).error().code, ErrorCode::not_found);
+  EXPECT_EQ(client_->upload_part({"bucket", "k"}, *id, 1, std::string("part")).error().code,
+            ErrorCode::not_found);
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ std::vector<std::string> files() {
     const auto path = std::string(MUSTER_SOURCE_DIR) + folder;
     if (!std::filesystem::exists(path)) continue;
     for (const auto& entry : std::filesystem::directory_iterator(path)) {
-      if (entry.path().extension() == ".txt" && entry.path().filename() != "CMakeLists.txt") result.push_back(entry.path().string());
+      if (entry.path().extension() == ".txt" && entry.path().filename() != "CMakeLists.txt")
+        result.push_back(entry.path().string());
     }
   }
   std::sort(result.begin(), result.end());
@@ -33,7 +34,8 @@ TEST_P(Scenario, HappensAsWritten) {
 
 INSTANTIATE_TEST_SUITE_P(Files, Scenario, testing::ValuesIn(files()), [](const auto& param) {
   auto name = std::filesystem::path(param.param).stem().string();
-  std::replace_if(name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
   return name;
 });
 
@@ -43,8 +45,10 @@ TEST(ScenarioRunner, ReportsWhatDoesNotHappenAndWhatItCannotRead) {
   EXPECT_EQ(failures("cluster 1 node\nat 0s submit a 1 node\nexpect a running"),
             std::vector<std::string>{"line 3: a is launching: Starting on node-1"});
   EXPECT_EQ(failures("cluster 1 node\nat 0s submit a 1 node\nexpect a launching on node-2").size(), 1U);
-  EXPECT_EQ(failures("cluster 1 node\nat 0s submit a 1 node\nexpect a launching \"no such words\"").size(), 1U);
-  EXPECT_EQ(failures("cluster 1 node\nat 0s submit a 1 node"), std::vector<std::string>{"line 2: expects nothing"});
+  EXPECT_EQ(failures("cluster 1 node\nat 0s submit a 1 node\nexpect a launching \"no such words\"").size(),
+            1U);
+  EXPECT_EQ(failures("cluster 1 node\nat 0s submit a 1 node"),
+            std::vector<std::string>{"line 2: expects nothing"});
   EXPECT_EQ(failures("at 0s submit a 1 node").size(), 2U);
   EXPECT_EQ(failures("cluster 1 node\nat 0 submit a 1 node\nexpect a absent").at(0),
             "line 2: \"0\" is not a time such as 3s; the line is: at 0 submit a 1 node");

@@ -23,19 +23,22 @@ bool is_s3(const wire::sigv4::Claim& claim) { return claim.scope.service == "s3"
 tl::unexpected<ApiError> unknown_key(const wire::sigv4::Claim& claim) {
   const std::string message = "access key " + claim.access_key.substr(0, 64) +
                               " is not known here; the exports of `muster env` are good for this service";
-  return is_s3(claim) ? refuse("InvalidAccessKeyId", message, 403) : refuse("InvalidClientTokenId", message, 403);
+  return is_s3(claim) ? refuse("InvalidAccessKeyId", message, 403)
+                      : refuse("InvalidClientTokenId", message, 403);
 }
 
 }  // namespace
 
-Authenticator::Authenticator(service::Service& service, const Keyring& keyring, const Clock& clock, std::string account)
+Authenticator::Authenticator(service::Service& service, const Keyring& keyring, const Clock& clock,
+                             std::string account)
     : service_(service), keyring_(keyring), clock_(clock), account_(std::move(account)) {}
 
 ApiResult<Signed> Authenticator::identify(const net::RequestHead& head) {
   auto claim = wire::sigv4::parse(view_of(head));
   if (!claim) return refuse("IncompleteSignature", claim.error().message, 400);
   if (!*claim) {
-    return refuse("MissingAuthenticationToken", "the request is not signed; sign it with the keys of `muster env`", 403);
+    return refuse("MissingAuthenticationToken",
+                  "the request is not signed; sign it with the keys of `muster env`", 403);
   }
   Signed signer;
   signer.claim = *std::move(*claim);
@@ -45,14 +48,18 @@ ApiResult<Signed> Authenticator::identify(const net::RequestHead& head) {
   signer.caller.request_id = request_id();
   signer.caller.now = clock_.now();
   switch (wire::sigv4::check_time(signer.claim, signer.caller.now)) {
-    case TimeCheck::ok: break;
+    case TimeCheck::ok:
+      break;
     case TimeCheck::skewed:
       return refuse(is_s3(signer.claim) ? "RequestTimeTooSkewed" : "InvalidSignatureException",
                     "the request was signed at " + format_iso8601(signer.claim.time) + ", this service has " +
-                        format_iso8601(signer.caller.now) + "; at most 15 min apart are allowed: check the clocks",
+                        format_iso8601(signer.caller.now) +
+                        "; at most 15 min apart are allowed: check the clocks",
                     403);
-    case TimeCheck::early: return refuse("AccessDenied", "Request is not valid yet", 403);
-    case TimeCheck::expired: return refuse("AccessDenied", "Request has expired", 403);
+    case TimeCheck::early:
+      return refuse("AccessDenied", "Request is not valid yet", 403);
+    case TimeCheck::expired:
+      return refuse("AccessDenied", "Request has expired", 403);
   }
   auto known = signer.claim.session_token.empty() ? identify_key(signer) : identify_session(signer);
   if (!known) return tl::unexpected(known.error());
@@ -84,13 +91,14 @@ ApiResult<void> Authenticator::identify_key(Signed& signer) {
 ApiResult<void> Authenticator::identify_session(Signed& signer) {
   auto session = keyring_.open_session(signer.claim.access_key, signer.claim.session_token);
   if (!session) {
-    return refuse(is_s3(signer.claim) ? "InvalidToken" : "UnrecognizedClientException", session.error().message, 403);
+    return refuse(is_s3(signer.claim) ? "InvalidToken" : "UnrecognizedClientException",
+                  session.error().message, 403);
   }
   const bool live = service_.live_launch(session->launch).has_value();
   if (session->expires <= signer.caller.now || !live) {
     return refuse(is_s3(signer.claim) ? "ExpiredToken" : "ExpiredTokenException",
                   live ? "the session token expired at " + format_iso8601(session->expires)
-                        : "the session token belongs to a job that has ended",
+                       : "the session token belongs to a job that has ended",
                   is_s3(signer.claim) ? 400 : 403);
   }
   signer.secret_key = session->credentials.secret_key;
@@ -107,7 +115,8 @@ ApiResult<void> Authenticator::verify(const Signed& signer, const net::RequestHe
     return refuse("AccessDenied", verified.error().message, 403);
   }
   return refuse(is_s3(signer.claim) ? "SignatureDoesNotMatch" : "InvalidSignatureException",
-                "the request signature does not match: check the secret key and how the request was signed (access key " +
+                "the request signature does not match: check the secret key and how the request was signed "
+                "(access key " +
                     signer.claim.access_key.substr(0, 64) + ")",
                 403);
 }

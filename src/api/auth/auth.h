@@ -3,8 +3,8 @@
 // In two steps, because the body comes last: identify() looks at the head only (claim, time, key); verify()
 // checks the signature once the payload hash is known, for S3 at once, for the others after the body.
 //
-// Thread-safe. Waits for the control thread the first time that an access key is seen, and for each request that
-// is signed with the session of a job (is its launch alive?).
+// Thread-safe. Waits for the control thread the first time that an access key is seen, and for each request
+// that is signed with the session of a job (is its launch alive?).
 #pragma once
 
 #include <map>
@@ -39,7 +39,8 @@ class Authenticator {
   // (S3: InvalidAccessKeyId), RequestTimeTooSkewed, ExpiredToken, AccessDenied.
   ApiResult<Signed> identify(const net::RequestHead& head);
   // SignatureDoesNotMatch. `payload_hash`: lower-case hex, or the word that the claim declares.
-  ApiResult<void> verify(const Signed& signer, const net::RequestHead& head, std::string_view payload_hash) const;
+  ApiResult<void> verify(const Signed& signer, const net::RequestHead& head,
+                         std::string_view payload_hash) const;
 
  private:
   ApiResult<void> identify_session(Signed& signer);

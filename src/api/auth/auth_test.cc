@@ -22,13 +22,15 @@ class Auth : public ::testing::Test {
     service_.keys[key_.record.id] = key_.record;
   }
 
-  net::RequestHead signed_head(const wire::sigv4::Credentials& credentials, Time when, std::string_view service = "sagemaker") {
+  net::RequestHead signed_head(const wire::sigv4::Credentials& credentials, Time when,
+                               std::string_view service = "sagemaker") {
     net::RequestHead head;
     head.method = "POST";
     head.path = "/";
     head.headers.set("Host", "127.0.0.1:9000");
     head.headers.set("X-Amz-Target", "SageMaker.ListTrainingJobs");
-    for (const auto& [name, value] : wire::sigv4::sign(view_of(head), credentials, "eu-west-1", service, when, hash_)) {
+    for (const auto& [name, value] :
+         wire::sigv4::sign(view_of(head), credentials, "eu-west-1", service, when, hash_)) {
       head.headers.set(name, value);
     }
     return head;
@@ -68,8 +70,10 @@ TEST_F(Auth, RefusesInTheWordsOfAws) {
   stranger.access_key = "AKIAAAAAAAAAAAAAAAAA";
   EXPECT_EQ(refusal(signed_head(stranger, clock_.time)), "InvalidClientTokenId");
   EXPECT_EQ(refusal(signed_head(stranger, clock_.time, "s3")), "InvalidAccessKeyId");
-  EXPECT_EQ(refusal(signed_head(key_.credentials, clock_.time - std::chrono::minutes(16))), "InvalidSignatureException");
-  EXPECT_EQ(refusal(signed_head(key_.credentials, clock_.time + std::chrono::minutes(16), "s3")), "RequestTimeTooSkewed");
+  EXPECT_EQ(refusal(signed_head(key_.credentials, clock_.time - std::chrono::minutes(16))),
+            "InvalidSignatureException");
+  EXPECT_EQ(refusal(signed_head(key_.credentials, clock_.time + std::chrono::minutes(16), "s3")),
+            "RequestTimeTooSkewed");
   auto tampered = signed_head(key_.credentials, clock_.time);
   tampered.path = "/other";
   EXPECT_EQ(refusal(tampered), "InvalidSignatureException");
@@ -77,7 +81,8 @@ TEST_F(Auth, RefusesInTheWordsOfAws) {
 
 TEST_F(Auth, SessionsLiveAsLongAsTheirLaunch) {
   const domain::LaunchId launch{domain::AttemptId{1}, 0, 1};
-  const auto session = keyring_.make_session(launch, "arn:aws:iam::000000000000:role/Train", clock_.time + std::chrono::hours(1));
+  const auto session = keyring_.make_session(launch, "arn:aws:iam::000000000000:role/Train",
+                                             clock_.time + std::chrono::hours(1));
   EXPECT_EQ(refusal(signed_head(session.credentials, clock_.time)), "ExpiredTokenException");
   service_.live.insert(launch);
   EXPECT_EQ(refusal(signed_head(session.credentials, clock_.time)), "ok");

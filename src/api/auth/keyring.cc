@@ -38,9 +38,10 @@ Result<Keyring> Keyring::load(const std::string& path) {
     }
     MUSTER_TRY(auto master, read_file(path, 4096));
     if (master.size() != kMasterBytes) {
-      return fail(ErrorCode::corrupt, path + " has " + std::to_string(master.size()) +
-                                          " bytes, 32 are needed; restore it from a backup: without it the access "
-                                          "keys of this data directory cannot be opened");
+      return fail(ErrorCode::corrupt,
+                  path + " has " + std::to_string(master.size()) +
+                      " bytes, 32 are needed; restore it from a backup: without it the access "
+                      "keys of this data directory cannot be opened");
     }
     return Keyring(std::move(master));
   }
@@ -67,7 +68,8 @@ Result<std::string> Keyring::secret_of(const domain::AccessKey& key) const {
   return crypto::open(master_, *sealed, key_context(key.id));
 }
 
-Keyring::Session Keyring::make_session(const domain::LaunchId& launch, std::string role_arn, Time expires) const {
+Keyring::Session Keyring::make_session(const domain::LaunchId& launch, std::string role_arn,
+                                       Time expires) const {
   Session session{launch, std::move(role_arn), expires, {}};
   session.credentials.access_key = random_id("ASIA");
   session.credentials.secret_key = crypto::random_token(40);
@@ -77,12 +79,15 @@ Keyring::Session Keyring::make_session(const domain::LaunchId& launch, std::stri
   body["launch"] = to_string(launch);
   body["role"] = session.role_arn;
   body["expires"] = expires.unix_ms;
-  session.credentials.session_token = crypto::base64(crypto::seal(master_, json::dump(body), kSessionContext));
+  session.credentials.session_token =
+      crypto::base64(crypto::seal(master_, json::dump(body), kSessionContext));
   return session;
 }
 
 Result<Keyring::Session> Keyring::open_session(std::string_view access_key, std::string_view token) const {
-  const auto unknown = [] { return fail(ErrorCode::unauthenticated, "the session token was not made by this service"); };
+  const auto unknown = [] {
+    return fail(ErrorCode::unauthenticated, "the session token was not made by this service");
+  };
   const auto sealed = crypto::base64_decode(token);
   if (!sealed) return unknown();
   const auto plain = crypto::open(master_, *sealed, kSessionContext);
@@ -90,9 +95,11 @@ Result<Keyring::Session> Keyring::open_session(std::string_view access_key, std:
   MUSTER_TRY(const auto body, json::parse_object(*plain));
   const auto launch = domain::parse_launch_id(json::opt_string(body, "launch").value_or(""));
   if (!launch || json::opt_string(body, "access_key") != std::string(access_key)) return unknown();
-  Session session{*launch, json::opt_string(body, "role").value_or(""),
-                  Time{json::opt_int(body, "expires").value_or(0)},
-                  {std::string(access_key), json::opt_string(body, "secret").value_or(""), std::string(token)}};
+  Session session{
+      *launch,
+      json::opt_string(body, "role").value_or(""),
+      Time{json::opt_int(body, "expires").value_or(0)},
+      {std::string(access_key), json::opt_string(body, "secret").value_or(""), std::string(token)}};
   return session;
 }
 

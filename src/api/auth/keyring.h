@@ -1,8 +1,8 @@
 // Every secret that Muster makes: access keys, session credentials of jobs, and runner tokens.
 //
 // Long-lived access keys are records of the control plane; their secrets are sealed by keys/master, a file of
-// 32 random bytes (0600) made at first start. Session credentials and runner tokens are stateless: sealed text
-// that says who, for which launch and until when. Thread-safe; immutable after make.
+// 32 random bytes (0600) made at first start. Session credentials and runner tokens are stateless: sealed
+// text that says who, for which launch and until when. Thread-safe; immutable after make.
 #pragma once
 
 #include <optional>
@@ -20,8 +20,8 @@ namespace muster::api {
 
 class Keyring final : public ports::Secrets {
  public:
-  // Reads `path`, or makes it. corrupt when the file is not 32 bytes; permission_denied when it may be read by
-  // others.
+  // Reads `path`, or makes it. corrupt when the file is not 32 bytes; permission_denied when it may be read
+  // by others.
   static Result<Keyring> load(const std::string& path);
 
   // A new long-lived key and its record.

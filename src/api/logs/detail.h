@@ -21,7 +21,8 @@ tl::unexpected<ApiError> translate(const Error& error);
 tl::unexpected<ApiError> invalid(std::string message);
 tl::unexpected<ApiError> bad_token();
 
-// An opaque token made of a kind and text fields, and back; nullopt for what was not made here or is of another kind.
+// An opaque token made of a kind and text fields, and back; nullopt for what was not made here or is of
+// another kind.
 std::string make_token(char kind, const std::vector<std::string>& fields);
 std::optional<std::vector<std::string>> read_token(char kind, std::string_view token);
 

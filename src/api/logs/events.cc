@@ -40,7 +40,8 @@ ApiResult<Object> get_log_events(ports::LogStore& store, const Object& request, 
   query.bytes_max = kPageBytes;
   query.forward = json::opt_bool(request, "startFromHead").value_or(false);
   if (const auto token = json::opt_string(request, "nextToken")) {
-    const auto sequence = token->size() > 2 && (*token)[1] == '/' ? parse_int(token->substr(2)) : std::nullopt;
+    const auto sequence =
+        token->size() > 2 && (*token)[1] == '/' ? parse_int(token->substr(2)) : std::nullopt;
     if (!sequence || *sequence < 0 || ((*token)[0] != 'f' && (*token)[0] != 'b')) return bad_token();
     query.forward = (*token)[0] == 'f';
     query.sequence = static_cast<std::uint64_t>(*sequence);
@@ -126,11 +127,12 @@ struct Later {  // for a queue with the earliest on top
 };
 
 // The streams that the request names, and that can hold events from `start` on.
-ApiResult<std::vector<std::string>> streams_of(ports::LogStore& store, const std::string& group, const Object& request,
-                                               std::optional<Time> start) {
+ApiResult<std::vector<std::string>> streams_of(ports::LogStore& store, const std::string& group,
+                                               const Object& request, std::optional<Time> start) {
   const auto prefix = json::opt_string(request, "logStreamNamePrefix");
   const auto* names = json::opt_array(request, "logStreamNames");
-  if (prefix && names != nullptr) return invalid("logStreamNamePrefix and logStreamNames cannot be given together");
+  if (prefix && names != nullptr)
+    return invalid("logStreamNamePrefix and logStreamNames cannot be given together");
   std::vector<std::string> out;
   const auto add = [&](const std::vector<ports::LogStream>& streams) {
     for (const auto& stream : streams) {
@@ -158,8 +160,8 @@ ApiResult<std::vector<std::string>> streams_of(ports::LogStore& store, const std
 }
 
 std::vector<std::unique_ptr<Source>> sources_of(ports::LogStore& store, const std::string& group,
-                                                const std::vector<std::string>& streams, const Object& request,
-                                                const std::optional<Place>& place) {
+                                                const std::vector<std::string>& streams,
+                                                const Object& request, const std::optional<Place>& place) {
   std::vector<std::unique_ptr<Source>> out;
   for (const auto& stream : streams) {
     ports::LogQuery query;

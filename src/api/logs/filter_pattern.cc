@@ -26,19 +26,23 @@ Result<std::string> take_term(std::string_view& rest, std::string_view pattern) 
     if (rest[at] == '\\' && at + 1 < rest.size() && (rest[at + 1] == '"' || rest[at + 1] == '\\')) ++at;
     term += rest[at];
   }
-  return fail(ErrorCode::invalid_argument, "filterPattern " + std::string(pattern) + " has a quote that is not closed");
+  return fail(ErrorCode::invalid_argument,
+              "filterPattern " + std::string(pattern) + " has a quote that is not closed");
 }
 
-bool contains(std::string_view line, const std::string& term) { return line.find(term) != std::string_view::npos; }
+bool contains(std::string_view line, const std::string& term) {
+  return line.find(term) != std::string_view::npos;
+}
 
 }  // namespace
 
 Result<FilterPattern> FilterPattern::parse(std::string_view pattern) {
   auto rest = trim(pattern);
   if (rest.starts_with('{') || rest.starts_with('[') || rest.starts_with('%')) {
-    return fail(ErrorCode::invalid_argument, "filterPattern " + std::string(pattern) +
-                                                 ": JSON, field and regular expression patterns are not supported; use "
-                                                 "terms, \"phrases\", ?alternatives and -exclusions");
+    return fail(ErrorCode::invalid_argument,
+                "filterPattern " + std::string(pattern) +
+                    ": JSON, field and regular expression patterns are not supported; use "
+                    "terms, \"phrases\", ?alternatives and -exclusions");
   }
   FilterPattern out;
   while (!rest.empty()) {
@@ -60,7 +64,8 @@ Result<FilterPattern> FilterPattern::parse(std::string_view pattern) {
 
 bool FilterPattern::matches(std::string_view line) const {
   const auto in_line = [&](const std::string& term) { return contains(line, term); };
-  if (required_.empty() && excluded_.empty()) return any_of_.empty() || std::any_of(any_of_.begin(), any_of_.end(), in_line);
+  if (required_.empty() && excluded_.empty())
+    return any_of_.empty() || std::any_of(any_of_.begin(), any_of_.end(), in_line);
   return std::all_of(required_.begin(), required_.end(), in_line) &&
          std::none_of(excluded_.begin(), excluded_.end(), in_line);
 }

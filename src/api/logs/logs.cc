@@ -13,15 +13,20 @@ std::string group_arn(const Caller& caller, std::string_view group) {
   return "arn:aws:logs:" + caller.region + ":" + caller.account + ":log-group:" + std::string(group);
 }
 
-tl::unexpected<ApiError> invalid(std::string message) { return refuse("InvalidParameterException", std::move(message)); }
+tl::unexpected<ApiError> invalid(std::string message) {
+  return refuse("InvalidParameterException", std::move(message));
+}
 
 tl::unexpected<ApiError> bad_token() { return invalid("The specified nextToken is invalid."); }
 
 tl::unexpected<ApiError> translate(const Error& error) {
   switch (error.code) {
-    case ErrorCode::not_found: return refuse(error, "ResourceNotFoundException", 400);
-    case ErrorCode::invalid_argument: return refuse(error, "InvalidParameterException", 400);
-    default: return refuse(error, "ServiceUnavailableException", 503);
+    case ErrorCode::not_found:
+      return refuse(error, "ResourceNotFoundException", 400);
+    case ErrorCode::invalid_argument:
+      return refuse(error, "InvalidParameterException", 400);
+    default:
+      return refuse(error, "ServiceUnavailableException", 503);
   }
 }
 
@@ -36,7 +41,8 @@ ApiResult<std::string> group_of(const Object& request) {
   if (!identifier->starts_with("arn:")) return *identifier;
   constexpr std::string_view kMark = ":log-group:";
   const auto at = identifier->find(kMark);
-  if (at == std::string::npos) return invalid("logGroupIdentifier " + *identifier + " is not the ARN of a log group");
+  if (at == std::string::npos)
+    return invalid("logGroupIdentifier " + *identifier + " is not the ARN of a log group");
   return identifier->substr(at + kMark.size());
 }
 
@@ -60,16 +66,18 @@ std::optional<std::vector<std::string>> read_token(char kind, std::string_view t
 
 namespace {
 
-// The items behind the token's, at most `limit`, and a token if more remain. `key` names an item in the order of
-// `items`; the token holds the last key shown, so what arrives between pages neither repeats nor hides others.
+// The items behind the token's, at most `limit`, and a token if more remain. `key` names an item in the order
+// of `items`; the token holds the last key shown, so what arrives between pages neither repeats nor hides
+// others.
 template <typename Item, typename Key, typename Before>
-ApiResult<std::vector<Item>> page_of(std::vector<Item> items, const Object& request, Object& answer, char kind, Key key,
-                                     Before before) {
+ApiResult<std::vector<Item>> page_of(std::vector<Item> items, const Object& request, Object& answer,
+                                     char kind, Key key, Before before) {
   const auto limit = static_cast<std::size_t>(json::opt_int(request, "limit").value_or(50));
   if (const auto token = json::opt_string(request, "nextToken")) {
     const auto fields = read_token(kind, *token);
     if (!fields) return bad_token();
-    const auto first = std::find_if(items.begin(), items.end(), [&](const Item& item) { return before(*fields, item); });
+    const auto first =
+        std::find_if(items.begin(), items.end(), [&](const Item& item) { return before(*fields, item); });
     items.erase(items.begin(), first);
   }
   if (items.size() > limit) {
@@ -84,7 +92,8 @@ ApiResult<std::vector<Item>> page_of(std::vector<Item> items, const Object& requ
 ApiResult<Object> describe_log_groups(ports::LogStore& store, const Object& request, const Caller& caller) {
   const auto prefix = json::opt_string(request, "logGroupNamePrefix");
   const auto pattern = json::opt_string(request, "logGroupNamePattern");
-  if (prefix && pattern) return invalid("logGroupNamePrefix and logGroupNamePattern cannot be given together");
+  if (prefix && pattern)
+    return invalid("logGroupNamePrefix and logGroupNamePattern cannot be given together");
   auto groups = store.groups(prefix.value_or(""));
   if (!groups) return translate(groups.error());
   std::vector<std::string> wanted;
@@ -132,15 +141,16 @@ ApiResult<Object> describe_log_streams(ports::LogStore& store, const Object& req
   // Streams without events come first in rising order. The key orders as text: times are padded.
   const auto key = [&](const ports::LogStream& stream) {
     auto time = by_time ? std::to_string(stream.last_event.value_or(Time{0}).unix_ms) : std::string();
-    return std::vector{std::string(by_time ? 20 - std::min<std::size_t>(time.size(), 20) : 0, '0') + time, stream.name};
+    return std::vector{std::string(by_time ? 20 - std::min<std::size_t>(time.size(), 20) : 0, '0') + time,
+                       stream.name};
   };
-  std::sort(streams->begin(), streams->end(), [&](const auto& a, const auto& b) {
-    return descending ? key(b) < key(a) : key(a) < key(b);
-  });
+  std::sort(streams->begin(), streams->end(),
+            [&](const auto& a, const auto& b) { return descending ? key(b) < key(a) : key(a) < key(b); });
   Object answer;
-  auto page = page_of(std::move(*streams), request, answer, 's', key, [&](const auto& fields, const auto& stream) {
-    return descending ? key(stream) < fields : fields < key(stream);
-  });
+  auto page =
+      page_of(std::move(*streams), request, answer, 's', key, [&](const auto& fields, const auto& stream) {
+        return descending ? key(stream) < fields : fields < key(stream);
+      });
   if (!page) return tl::unexpected(page.error());
   json::Array list;
   for (const auto& stream : *page) {
@@ -163,8 +173,8 @@ ApiResult<Object> describe_log_streams(ports::LogStore& store, const Object& req
 JsonOperations operations(ports::LogStore& store, std::shared_ptr<const Model> model) {
   using Operation = ApiResult<json::Object> (*)(ports::LogStore&, const json::Object&, const Caller&);
   const auto checked = [&store, model](std::string name, Operation operation) -> JsonOperation {
-    return [&store, model, name = std::move(name), operation](const json::Object& request,
-                                                              const Caller& caller) -> ApiResult<json::Object> {
+    return [&store, model, name = std::move(name), operation](
+               const json::Object& request, const Caller& caller) -> ApiResult<json::Object> {
       if (const auto problems = model->check_input("logs", name, request); !problems.empty()) {
         return detail::invalid(join(problems, "; "));
       }

@@ -1,9 +1,9 @@
-// Amazon CloudWatch Logs, what clients read job logs with: DescribeLogGroups, DescribeLogStreams, GetLogEvents
-// and FilterLogEvents over the LogStore. Nothing here passes through the control thread.
+// Amazon CloudWatch Logs, what clients read job logs with: DescribeLogGroups, DescribeLogStreams,
+// GetLogEvents and FilterLogEvents over the LogStore. Nothing here passes through the control thread.
 //
-// Tokens. GetLogEvents: f/N and b/N, N a line's number; at the end of a stream the token sent comes back with no
-// events, so that both kinds of client stop (docs/adr/0032 and the SDKs' loops). Lists and FilterLogEvents: an
-// opaque token that names the last item, absent when nothing remains.
+// Tokens. GetLogEvents: f/N and b/N, N a line's number; at the end of a stream the token sent comes back with
+// no events, so that both kinds of client stop (docs/adr/0032 and the SDKs' loops). Lists and
+// FilterLogEvents: an opaque token that names the last item, absent when nothing remains.
 //
 // Handlers block on the disk; called from many threads.
 #pragma once

@@ -48,7 +48,8 @@ class Logs : public ::testing::Test {
     return answer ? "" : answer.error().code + ": " + answer.error().error.message;
   }
 
-  static std::vector<std::string> column(const json::Object& answer, std::string_view list, std::string_view member) {
+  static std::vector<std::string> column(const json::Object& answer, std::string_view list,
+                                         std::string_view member) {
     std::vector<std::string> out;
     const auto* items = json::opt_array(answer, list);
     EXPECT_NE(items, nullptr) << list;
@@ -56,30 +57,41 @@ class Logs : public ::testing::Test {
     for (const auto& item : *items) out.push_back(*json::opt_string(item.as_object(), member));
     return out;
   }
-  static std::vector<std::string> messages(const json::Object& answer) { return column(answer, "events", "message"); }
+  static std::vector<std::string> messages(const json::Object& answer) {
+    return column(answer, "events", "message");
+  }
 
   std::unique_ptr<ports::LogStore> store_ = telemetry::make_memory_log_store();
   std::shared_ptr<const Model> model_ = Model::load();
   JsonOperations operations_ = operations(*store_, model_);
-  Caller caller_{.account = "000000000000", .access_key = "", .region = "us-east-1", .arn = "", .request_id = "", .now = {}};
+  Caller caller_{.account = "000000000000",
+                 .access_key = "",
+                 .region = "us-east-1",
+                 .arn = "",
+                 .request_id = "",
+                 .now = {}};
 };
 
 TEST_F(Logs, DescribeLogStreamsShowsWhatClientsRead) {
   put("job-1/algo-2-17", {{20, "b"}});
   put("job-1/algo-1-17", {{10, "a"}, {30, "c"}});
   put("job-10/algo-1-17", {});
-  const auto answer = ok("DescribeLogStreams",
-                         R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamNamePrefix":"job-1/","orderBy":"LogStreamName"})");
-  EXPECT_THAT(column(answer, "logStreams", "logStreamName"), ElementsAre("job-1/algo-1-17", "job-1/algo-2-17"));
+  const auto answer = ok(
+      "DescribeLogStreams",
+      R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamNamePrefix":"job-1/","orderBy":"LogStreamName"})");
+  EXPECT_THAT(column(answer, "logStreams", "logStreamName"),
+              ElementsAre("job-1/algo-1-17", "job-1/algo-2-17"));
   EXPECT_FALSE(answer.contains("nextToken"));
   const auto& first = answer.at("logStreams").as_array()[0].as_object();
   EXPECT_EQ(json::opt_int(first, "creationTime"), 1);
   EXPECT_EQ(json::opt_int(first, "firstEventTimestamp"), 10);
   EXPECT_EQ(json::opt_int(first, "lastEventTimestamp"), 30);
   EXPECT_EQ(json::opt_int(first, "lastIngestionTime"), 500);
-  EXPECT_EQ(json::opt_string(first, "arn"),
-            "arn:aws:logs:us-east-1:000000000000:log-group:/aws/sagemaker/TrainingJobs:log-stream:job-1/algo-1-17");
-  const auto empty = ok("DescribeLogStreams", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamNamePrefix":"job-10/"})");
+  EXPECT_EQ(
+      json::opt_string(first, "arn"),
+      "arn:aws:logs:us-east-1:000000000000:log-group:/aws/sagemaker/TrainingJobs:log-stream:job-1/algo-1-17");
+  const auto empty = ok("DescribeLogStreams",
+                        R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamNamePrefix":"job-10/"})");
   EXPECT_FALSE(empty.at("logStreams").as_array()[0].as_object().contains("lastEventTimestamp"));
 }
 
@@ -91,8 +103,9 @@ TEST_F(Logs, DescribeLogStreamsPagesInEveryOrder) {
         std::vector<std::pair<std::int64_t, std::string>> seen;
         std::string token;
         do {
-          const auto answer = ok("DescribeLogStreams", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","limit":)" +
-                                                           std::to_string(limit) + order + direction + token + "}");
+          const auto answer =
+              ok("DescribeLogStreams", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","limit":)" +
+                                           std::to_string(limit) + order + direction + token + "}");
           const auto& list = answer.at("logStreams").as_array();
           EXPECT_LE(list.size(), static_cast<std::size_t>(limit));
           for (const auto& item : list) {
@@ -113,7 +126,8 @@ TEST_F(Logs, DescribeLogStreamsPagesInEveryOrder) {
 
 TEST_F(Logs, FiftyStreamsComeInOnePage) {  // some SDKs do not page
   for (int i = 0; i < 50; ++i) put("job/algo-" + std::to_string(i), {});
-  const auto answer = ok("DescribeLogStreams", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamNamePrefix":"job/"})");
+  const auto answer = ok("DescribeLogStreams",
+                         R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamNamePrefix":"job/"})");
   EXPECT_EQ(answer.at("logStreams").as_array().size(), 50u);
   EXPECT_FALSE(answer.contains("nextToken"));
 }
@@ -125,25 +139,31 @@ TEST_F(Logs, DescribeLogGroups) {
   EXPECT_THAT(column(all, "logGroups", "logGroupName"), ElementsAre("/aws/batch/job", kGroup));
   EXPECT_EQ(json::opt_string(all.at("logGroups").as_array()[0].as_object(), "arn"),
             "arn:aws:logs:us-east-1:000000000000:log-group:/aws/batch/job:*");
-  const auto names = [&](std::string_view request) { return column(ok("DescribeLogGroups", request), "logGroups", "logGroupName"); };
+  const auto names = [&](std::string_view request) {
+    return column(ok("DescribeLogGroups", request), "logGroups", "logGroupName");
+  };
   EXPECT_THAT(names(R"({"logGroupNamePrefix":"/aws/s"})"), ElementsAre(kGroup));
   EXPECT_THAT(names(R"({"logGroupNamePattern":"BATCH"})"), ElementsAre("/aws/batch/job"));
-  EXPECT_THAT(names(R"({"logGroupIdentifiers":["arn:aws:logs:us-east-1:000000000000:log-group:/aws/batch/job"]})"),
-              ElementsAre("/aws/batch/job"));
+  EXPECT_THAT(
+      names(R"({"logGroupIdentifiers":["arn:aws:logs:us-east-1:000000000000:log-group:/aws/batch/job"]})"),
+      ElementsAre("/aws/batch/job"));
   EXPECT_THAT(names(R"({"logGroupNamePrefix":"/none"})"), IsEmpty());
   const auto one = ok("DescribeLogGroups", R"({"limit":1})");
-  EXPECT_THAT(names(R"({"limit":1,"nextToken":")" + *json::opt_string(one, "nextToken") + "\"}"), ElementsAre(kGroup));
+  EXPECT_THAT(names(R"({"limit":1,"nextToken":")" + *json::opt_string(one, "nextToken") + "\"}"),
+              ElementsAre(kGroup));
 }
 
 // SageMaker SDK 3: startFromHead, then the kept nextForwardToken, until a page is empty; later on from there.
 TEST_F(Logs, ReadingForwardUntilAPageIsEmpty) {
   put("s", {{1, "a"}, {2, "b"}, {3, "c"}});
-  const std::string base = R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamName":"s","startFromHead":true,"limit":2)";
+  const std::string base =
+      R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamName":"s","startFromHead":true,"limit":2)";
   std::vector<std::string> seen;
   std::string token;
   const auto round = [&] {
     for (;;) {
-      const auto answer = ok("GetLogEvents", base + (token.empty() ? "" : R"(,"nextToken":")" + token + '"') + "}");
+      const auto answer =
+          ok("GetLogEvents", base + (token.empty() ? "" : R"(,"nextToken":")" + token + '"') + "}");
       const auto sent = token;
       token = *json::opt_string(answer, "nextForwardToken");
       if (messages(answer).empty()) {
@@ -167,9 +187,11 @@ TEST_F(Logs, ReadingBackwardFromTheEnd) {
   auto answer = ok("GetLogEvents", base + "}");
   EXPECT_THAT(messages(answer), ElementsAre("d", "e"));
   const auto forward = *json::opt_string(answer, "nextForwardToken");
-  answer = ok("GetLogEvents", base + R"(,"nextToken":")" + *json::opt_string(answer, "nextBackwardToken") + "\"}");
+  answer =
+      ok("GetLogEvents", base + R"(,"nextToken":")" + *json::opt_string(answer, "nextBackwardToken") + "\"}");
   EXPECT_THAT(messages(answer), ElementsAre("b", "c"));
-  answer = ok("GetLogEvents", base + R"(,"nextToken":")" + *json::opt_string(answer, "nextBackwardToken") + "\"}");
+  answer =
+      ok("GetLogEvents", base + R"(,"nextToken":")" + *json::opt_string(answer, "nextBackwardToken") + "\"}");
   EXPECT_THAT(messages(answer), ElementsAre("a"));
   const auto first = *json::opt_string(answer, "nextBackwardToken");
   answer = ok("GetLogEvents", base + R"(,"nextToken":")" + first + "\"}");
@@ -179,10 +201,12 @@ TEST_F(Logs, ReadingBackwardFromTheEnd) {
   EXPECT_THAT(messages(answer), IsEmpty());
 }
 
-// SageMaker SDK 2 asks again from the last time on (inclusive) and skips as many events as it saw at that time.
+// SageMaker SDK 2 asks again from the last time on (inclusive) and skips as many events as it saw at that
+// time.
 TEST_F(Logs, StartIsInclusiveAndEndExclusive) {
   put("s", {{1, "a"}, {2, "b"}, {2, "c"}, {3, "d"}});
-  const std::string base = R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamName":"s","startFromHead":true)";
+  const std::string base =
+      R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamName":"s","startFromHead":true)";
   EXPECT_THAT(messages(ok("GetLogEvents", base + R"(,"startTime":2})")), ElementsAre("b", "c", "d"));
   EXPECT_THAT(messages(ok("GetLogEvents", base + R"(,"startTime":2,"endTime":3})")), ElementsAre("b", "c"));
   EXPECT_THAT(messages(ok("GetLogEvents", base + R"(,"startTime":9})")), IsEmpty());
@@ -190,8 +214,11 @@ TEST_F(Logs, StartIsInclusiveAndEndExclusive) {
 
 TEST_F(Logs, BytesThatAreNotUtf8AreShownAsReplacement) {
   put("s", {{1, std::string("a\xff\0z", 4)}});
-  EXPECT_THAT(messages(ok("GetLogEvents", R"({"logGroupIdentifier":"arn:aws:logs:us-east-1:000000000000:log-group:/aws/sagemaker/TrainingJobs","logStreamName":"s"})")),
-              ElementsAre(std::string("a\xef\xbf\xbd\0z", 6)));
+  EXPECT_THAT(
+      messages(ok(
+          "GetLogEvents",
+          R"({"logGroupIdentifier":"arn:aws:logs:us-east-1:000000000000:log-group:/aws/sagemaker/TrainingJobs","logStreamName":"s"})")),
+      ElementsAre(std::string("a\xef\xbf\xbd\0z", 6)));
 }
 
 TEST_F(Logs, Refusals) {
@@ -202,28 +229,50 @@ TEST_F(Logs, Refusals) {
     const char* expected;
   } cases[] = {
       {"GetLogEvents", R"({"logGroupName":"/none","logStreamName":"s"})", "ResourceNotFoundException"},
-      {"GetLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamName":"x"})", "ResourceNotFoundException"},
+      {"GetLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamName":"x"})",
+       "ResourceNotFoundException"},
       {"GetLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs"})", "InvalidParameterException"},
-      {"GetLogEvents", R"({"logStreamName":"s"})", "InvalidParameterException: logGroupName or logGroupIdentifier"},
-      {"GetLogEvents", R"({"logGroupName":"a","logGroupIdentifier":"a","logStreamName":"s"})", "InvalidParameterException"},
-      {"GetLogEvents", R"({"logGroupName":"a","logStreamName":"s","limit":10001})", "InvalidParameterException"},
+      {"GetLogEvents", R"({"logStreamName":"s"})",
+       "InvalidParameterException: logGroupName or logGroupIdentifier"},
+      {"GetLogEvents", R"({"logGroupName":"a","logGroupIdentifier":"a","logStreamName":"s"})",
+       "InvalidParameterException"},
+      {"GetLogEvents", R"({"logGroupName":"a","logStreamName":"s","limit":10001})",
+       "InvalidParameterException"},
       {"GetLogEvents", R"({"logGroupName":"a","logStreamName":7})", "InvalidParameterException"},
-      {"GetLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamName":"s","nextToken":"f/-1"})", "nextToken is invalid"},
-      {"GetLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamName":"s","nextToken":"g/1"})", "nextToken is invalid"},
-      {"GetLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamName":"s","nextToken":"f"})", "nextToken is invalid"},
+      {"GetLogEvents",
+       R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamName":"s","nextToken":"f/-1"})",
+       "nextToken is invalid"},
+      {"GetLogEvents",
+       R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamName":"s","nextToken":"g/1"})",
+       "nextToken is invalid"},
+      {"GetLogEvents",
+       R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamName":"s","nextToken":"f"})",
+       "nextToken is invalid"},
       {"DescribeLogStreams", R"({"logGroupName":"/none"})", "ResourceNotFoundException"},
-      {"DescribeLogStreams", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","limit":51})", "InvalidParameterException"},
-      {"DescribeLogStreams", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","nextToken":"zzz"})", "nextToken is invalid"},
-      {"DescribeLogStreams", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","orderBy":"LastEventTime","logStreamNamePrefix":"s"})", "LastEventTime"},
-      {"DescribeLogGroups", R"({"logGroupNamePrefix":"a","logGroupNamePattern":"b"})", "InvalidParameterException"},
+      {"DescribeLogStreams", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","limit":51})",
+       "InvalidParameterException"},
+      {"DescribeLogStreams", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","nextToken":"zzz"})",
+       "nextToken is invalid"},
+      {"DescribeLogStreams",
+       R"({"logGroupName":"/aws/sagemaker/TrainingJobs","orderBy":"LastEventTime","logStreamNamePrefix":"s"})",
+       "LastEventTime"},
+      {"DescribeLogGroups", R"({"logGroupNamePrefix":"a","logGroupNamePattern":"b"})",
+       "InvalidParameterException"},
       {"FilterLogEvents", R"({"logGroupName":"/none"})", "ResourceNotFoundException"},
-      {"FilterLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamNames":["x"]})", "ResourceNotFoundException"},
-      {"FilterLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamNames":["s"],"logStreamNamePrefix":"s"})", "InvalidParameterException"},
-      {"FilterLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","filterPattern":"{ $.a = 1 }"})", "not supported"},
-      {"FilterLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","filterPattern":"\"open"})", "not closed"},
-      {"FilterLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","nextToken":"f/1"})", "nextToken is invalid"},
+      {"FilterLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamNames":["x"]})",
+       "ResourceNotFoundException"},
+      {"FilterLogEvents",
+       R"({"logGroupName":"/aws/sagemaker/TrainingJobs","logStreamNames":["s"],"logStreamNamePrefix":"s"})",
+       "InvalidParameterException"},
+      {"FilterLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","filterPattern":"{ $.a = 1 }"})",
+       "not supported"},
+      {"FilterLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","filterPattern":"\"open"})",
+       "not closed"},
+      {"FilterLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","nextToken":"f/1"})",
+       "nextToken is invalid"},
   };
-  for (const auto& c : cases) EXPECT_THAT(refused(c.operation, c.request), HasSubstr(c.expected)) << c.request;
+  for (const auto& c : cases)
+    EXPECT_THAT(refused(c.operation, c.request), HasSubstr(c.expected)) << c.request;
 }
 
 TEST(FilterPattern, Terms) {
@@ -270,8 +319,10 @@ TEST_F(Logs, FilterInterleavesByTime) {
   EXPECT_THAT(messages(ok("FilterLogEvents", group + R"(,"logStreamNames":["other","job/algo-2"]})")),
               ElementsAre("b2", "o2", "b3"));
   // endTime is inclusive in this operation
-  EXPECT_THAT(messages(ok("FilterLogEvents", group + R"(,"startTime":2,"endTime":2})")), ElementsAre("b2", "o2"));
-  EXPECT_THAT(messages(ok("FilterLogEvents", group + R"(,"filterPattern":"again"})")), ElementsAre("a3 again"));
+  EXPECT_THAT(messages(ok("FilterLogEvents", group + R"(,"startTime":2,"endTime":2})")),
+              ElementsAre("b2", "o2"));
+  EXPECT_THAT(messages(ok("FilterLogEvents", group + R"(,"filterPattern":"again"})")),
+              ElementsAre("a3 again"));
   const auto answer = ok("FilterLogEvents", group + "}");
   EXPECT_FALSE(answer.contains("nextToken"));
   const auto ids = column(answer, "events", "eventId");
@@ -304,9 +355,10 @@ TEST_F(Logs, FilterPagesEqualOneSortedList) {
       std::vector<std::string> seen;
       std::string token;
       do {
-        const auto answer = ok("FilterLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","startTime":20,"limit":)" +
-                                                      std::to_string(limit) + (filter ? R"(,"filterPattern":"ERROR")" : "") +
-                                                      token + "}");
+        const auto answer =
+            ok("FilterLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","startTime":20,"limit":)" +
+                                      std::to_string(limit) + (filter ? R"(,"filterPattern":"ERROR")" : "") +
+                                      token + "}");
         for (auto& text : messages(answer)) seen.push_back(text);
         const auto next = json::opt_string(answer, "nextToken");
         token = next ? R"(,"nextToken":")" + *next + '"' : "";
@@ -324,7 +376,8 @@ TEST_F(Logs, FilterStopsAtOneMegabyte) {
   EXPECT_EQ(answer.at("events").as_array().size(), 11u);
   EXPECT_TRUE(answer.contains("nextToken"));
   // nothing matches, but the answer comes after a bounded part of the log
-  const auto none = ok("FilterLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","filterPattern":"absent"})");
+  const auto none =
+      ok("FilterLogEvents", R"({"logGroupName":"/aws/sagemaker/TrainingJobs","filterPattern":"absent"})");
   EXPECT_THAT(messages(none), IsEmpty());
 }
 

@@ -9,8 +9,9 @@ net::Response ManageApi::run(const net::RequestHead& head, std::string_view body
     if (head.method == "GET" && head.path == "/api/v1/service") return service_facts(caller);
     if (head.method == "GET" && head.path == "/api/v1/nodes") return nodes();
     if (head.method == "POST" && head.path == "/api/v1/prune") return prune(body, caller);
-    return refuse("NotFound", head.method + " " + head.path.substr(0, 100) +
-                                  " is not one of GET /api/v1/service, GET /api/v1/nodes, POST /api/v1/prune",
+    return refuse("NotFound",
+                  head.method + " " + head.path.substr(0, 100) +
+                      " is not one of GET /api/v1/service, GET /api/v1/nodes, POST /api/v1/prune",
                   404);
   }();
   return answer ? json_response(*answer, caller.request_id) : json_error(answer.error(), caller.request_id);
@@ -54,9 +55,11 @@ ApiResult<json::Object> ManageApi::prune(std::string_view body, const Caller& ca
   const auto seconds = json::opt_int(request, "older_than_seconds");
   constexpr std::int64_t kMost = 10LL * 365 * 86'400;
   if (!seconds || *seconds < 0 || *seconds > kMost) {
-    return refuse("ValidationException", "older_than_seconds must be a whole number from 0 to " + std::to_string(kMost));
+    return refuse("ValidationException",
+                  "older_than_seconds must be a whole number from 0 to " + std::to_string(kMost));
   }
-  MUSTER_TRY_API(const auto reply, service_.call(control::PruneJobs{caller.now - std::chrono::seconds(*seconds)}));
+  MUSTER_TRY_API(const auto reply,
+                 service_.call(control::PruneJobs{caller.now - std::chrono::seconds(*seconds)}));
   if (reply.error) return refuse(*reply.error);
   json::Object out;
   out["pruned"] = json::from_string_list(reply.pruned_names);

@@ -71,7 +71,8 @@ void fill(Shape& shape, const json::Object& source, std::map<std::string, Shape,
   if (const auto* members = json::opt_object(source, "members")) {
     for (const auto& [name, type] : json::string_map(*members)) shape.members.emplace(name, find(type));
   }
-  if (const auto* required = json::opt_array(source, "required")) shape.required = json::string_list(*required);
+  if (const auto* required = json::opt_array(source, "required"))
+    shape.required = json::string_list(*required);
   if (const auto element = json::opt_string(source, "member")) shape.element = find(*element);
   if (const auto value = json::opt_string(source, "value")) shape.element = find(*value);
   if (const auto key = json::opt_string(source, "key")) shape.key = find(*key);
@@ -91,8 +92,8 @@ std::string shown(std::string_view value) {
 
 // Characters, not bytes: how the published limits count.
 std::size_t characters(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return static_cast<std::size_t>(std::count_if(
+      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
 class Checker {
@@ -103,12 +104,17 @@ class Checker {
   void check(const Shape& shape, const json::Value& value, const std::string& path) {
     if (found.size() >= kMost) return;
     switch (shape.type) {
-      case Type::structure: return structure(shape, value, path);
-      case Type::list: return list(shape, value, path);
-      case Type::map: return map(shape, value, path);
-      case Type::string: return string(shape, value, path);
+      case Type::structure:
+        return structure(shape, value, path);
+      case Type::list:
+        return list(shape, value, path);
+      case Type::map:
+        return map(shape, value, path);
+      case Type::string:
+        return string(shape, value, path);
       case Type::integer:
-      case Type::number: return number(shape, value, path);
+      case Type::number:
+        return number(shape, value, path);
       case Type::boolean:
         if (!value.is_bool()) wrong_type(path, "true or false", value);
         return;
@@ -194,7 +200,8 @@ class Checker {
     if (!shape.allowed.empty() && shape.allowed.find(text) == shape.allowed.end()) {
       const std::vector<std::string> words(shape.allowed.begin(), shape.allowed.end());
       const auto near = closest(text, words);
-      const auto list = words.size() <= 12 ? join(words, ", ") : std::to_string(words.size()) + " known values";
+      const auto list =
+          words.size() <= 12 ? join(words, ", ") : std::to_string(words.size()) + " known values";
       say(path + " is " + shown(text) + ", it must be one of " + list +
           (near.empty() ? "" : " (did you mean " + near + "?)"));
     }
@@ -242,7 +249,8 @@ std::shared_ptr<const Model> Model::load() {
     const auto& shapes = source.at("shapes").as_object();
     for (const auto& shape : shapes) service.shapes[std::string(shape.key())];
     for (const auto& shape : shapes) {
-      fill(service.shapes.find(std::string_view(shape.key()))->second, shape.value().as_object(), service.shapes);
+      fill(service.shapes.find(std::string_view(shape.key()))->second, shape.value().as_object(),
+           service.shapes);
     }
     for (const auto& operation : source.at("operations").as_object()) {
       auto& made = service.operations[std::string(operation.key())];
@@ -264,7 +272,8 @@ std::vector<std::string> Model::check_input(std::string_view service, std::strin
 std::vector<std::string> Model::check_output(std::string_view service, std::string_view operation,
                                              const json::Object& answer) const {
   const auto* shape = impl_->find(service, operation).output;
-  if (shape == nullptr) return answer.empty() ? std::vector<std::string>{} : std::vector<std::string>{"not empty"};
+  if (shape == nullptr)
+    return answer.empty() ? std::vector<std::string>{} : std::vector<std::string>{"not empty"};
   Checker checker(true);
   checker.check(*shape, json::Value(answer), "");
   return std::move(checker.found);

@@ -17,7 +17,8 @@ json::Object minimal() {
     "AlgorithmSpecification": {"TrainingImage": "muster/host", "TrainingInputMode": "File"},
     "OutputDataConfig": {"S3OutputPath": "s3://b/out"},
     "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 2, "VolumeSizeInGB": 1},
-    "StoppingCondition": {"MaxRuntimeInSeconds": 60}})").value();
+    "StoppingCondition": {"MaxRuntimeInSeconds": 60}})")
+      .value();
 }
 
 std::vector<std::string> check(const json::Object& request) {
@@ -53,11 +54,15 @@ INSTANTIATE_TEST_SUITE_P(
     Table, ModelRefuses,
     ::testing::Values(
         Case{"missing", R"({"RoleArn": null})", "RoleArn is required and missing"},
-        Case{"nested", R"({"OutputDataConfig": {}})", "OutputDataConfig.S3OutputPath is required and missing"},
-        Case{"pattern", R"({"TrainingJobName": "no spaces!"})", "TrainingJobName is \"no spaces!\", it must match"},
-        Case{"long_name", R"({"TrainingJobName": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"})",
+        Case{"nested", R"({"OutputDataConfig": {}})",
+             "OutputDataConfig.S3OutputPath is required and missing"},
+        Case{"pattern", R"({"TrainingJobName": "no spaces!"})",
+             "TrainingJobName is \"no spaces!\", it must match"},
+        Case{"long_name",
+             R"({"TrainingJobName": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"})",
              "TrainingJobName has 64 characters, at most 63 are allowed"},
-        Case{"type", R"({"HyperParameters": {"lr": 0.1}})", "HyperParameters[\"lr\"] must be a string, not 1E-1"},
+        Case{"type", R"({"HyperParameters": {"lr": 0.1}})",
+             "HyperParameters[\"lr\"] must be a string, not 1E-1"},
         Case{"list", R"({"InputDataConfig": []})", "InputDataConfig has 0 entries, at least 1 are needed"},
         Case{"number", R"({"StoppingCondition": {"MaxRuntimeInSeconds": 0}})",
              "MaxRuntimeInSeconds is 0, at least 1 is needed"},

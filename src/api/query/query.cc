@@ -82,7 +82,8 @@ ApiResult<void> get_role(const Form& form, const Caller& caller, pugi::xml_node 
 
 ApiResult<void> simulate(const Form& form, const Caller&, pugi::xml_node result) {
   const auto actions = members(form, "ActionNames");
-  if (value(form, "PolicySourceArn").empty()) return refuse("ValidationError", "PolicySourceArn is required and missing");
+  if (value(form, "PolicySourceArn").empty())
+    return refuse("ValidationError", "PolicySourceArn is required and missing");
   if (actions.empty()) return refuse("ValidationError", "ActionNames is required and missing");
   auto resources = members(form, "ResourceArns");
   if (resources.empty()) resources.emplace_back("*");
@@ -101,8 +102,8 @@ ApiResult<void> simulate(const Form& form, const Caller&, pugi::xml_node result)
   return {};
 }
 
-net::Response run(const std::map<std::string, Operation>& operations, const char* xml_namespace, std::string_view body,
-                  const Caller& caller) {
+net::Response run(const std::map<std::string, Operation>& operations, const char* xml_namespace,
+                  std::string_view body, const Caller& caller) {
   const auto form = parse_form(body);
   const auto action = value(form, "Action");
   const auto operation = operations.find(action);
@@ -135,7 +136,8 @@ std::map<std::string, std::string> parse_form(std::string_view text) {
       std::replace(spaced.begin(), spaced.end(), '+', ' ');
       return percent_decode(spaced).value_or(spaced);
     };
-    form[decode(pair.substr(0, equals))] = equals == std::string_view::npos ? "" : decode(pair.substr(equals + 1));
+    form[decode(pair.substr(0, equals))] =
+        equals == std::string_view::npos ? "" : decode(pair.substr(equals + 1));
   }
   return form;
 }

@@ -8,8 +8,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const Caller kCaller{.account = "000000000000", .access_key = "AKIA1", .region = "us-east-1",
-                     .arn = "arn:aws:iam::000000000000:user/root", .request_id = "r-1"};
+const Caller kCaller{.account = "000000000000",
+                     .access_key = "AKIA1",
+                     .region = "us-east-1",
+                     .arn = "arn:aws:iam::000000000000:user/root",
+                     .request_id = "r-1"};
 
 std::string body(const net::Response& response) { return std::get<std::string>(response.body); }
 
@@ -23,11 +26,13 @@ TEST(Form, DecodesPlusAndEscapes) {
 TEST(Sts, NamesTheCaller) {
   const auto answer = run_sts("Action=GetCallerIdentity&Version=2011-06-15", kCaller);
   EXPECT_EQ(answer.status, 200);
-  EXPECT_EQ(body(answer),
-            "<GetCallerIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><GetCallerIdentityResult>"
-            "<Arn>arn:aws:iam::000000000000:user/root</Arn><UserId>AKIA1</UserId><Account>000000000000</Account>"
-            "</GetCallerIdentityResult><ResponseMetadata><RequestId>r-1</RequestId></ResponseMetadata>"
-            "</GetCallerIdentityResponse>");
+  EXPECT_EQ(
+      body(answer),
+      "<GetCallerIdentityResponse "
+      "xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><GetCallerIdentityResult>"
+      "<Arn>arn:aws:iam::000000000000:user/root</Arn><UserId>AKIA1</UserId><Account>000000000000</Account>"
+      "</GetCallerIdentityResult><ResponseMetadata><RequestId>r-1</RequestId></ResponseMetadata>"
+      "</GetCallerIdentityResponse>");
 }
 
 TEST(Iam, RolesTrustSageMaker) {
@@ -41,10 +46,13 @@ TEST(Iam, RolesTrustSageMaker) {
 
 TEST(Iam, SimulationAllowsEachActionOnEachResource) {
   const auto answer = run_iam(
-      "Action=SimulatePrincipalPolicy&PolicySourceArn=arn%3Aaws%3Aiam%3A%3A0%3Arole%2Fx&ActionNames.member.1=s3:Get"
-      "&ActionNames.member.2=s3:Put&ResourceArns.member.1=a", kCaller);
-  EXPECT_THAT(body(answer), HasSubstr("<EvalActionName>s3:Put</EvalActionName><EvalResourceName>a</EvalResourceName>"
-                                      "<EvalDecision>allowed</EvalDecision>"));
+      "Action=SimulatePrincipalPolicy&PolicySourceArn=arn%3Aaws%3Aiam%3A%3A0%3Arole%2Fx&ActionNames.member.1="
+      "s3:Get"
+      "&ActionNames.member.2=s3:Put&ResourceArns.member.1=a",
+      kCaller);
+  EXPECT_THAT(body(answer),
+              HasSubstr("<EvalActionName>s3:Put</EvalActionName><EvalResourceName>a</EvalResourceName>"
+                        "<EvalDecision>allowed</EvalDecision>"));
   EXPECT_EQ(run_iam("Action=SimulatePrincipalPolicy", kCaller).status, 400);
 }
 

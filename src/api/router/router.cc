@@ -10,7 +10,9 @@ constexpr std::string_view kSageMakerTarget = "SageMaker.";
 constexpr std::string_view kLogsTarget = "Logs_20140328.";
 constexpr std::string_view kRunnerPath = "/api/v1/runner/";
 
-bool begins_with(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
+bool begins_with(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
 
 // How a refused request wants its answer: an error before the service is known looks at the path and target.
 net::Response refusal(const net::RequestHead& head, std::string_view service, const ApiError& error,
@@ -18,7 +20,8 @@ net::Response refusal(const net::RequestHead& head, std::string_view service, co
   if (service == "s3") {
     const auto spelling = spell(error.error.code);
     return s3::error_response(head, request_id, error.status != 0 ? error.status : spelling.status,
-                              error.code.empty() ? spelling.code : std::string_view(error.code), error.error.message);
+                              error.code.empty() ? spelling.code : std::string_view(error.code),
+                              error.error.message);
   }
   if (service == "sts" || service == "iam") return query::error_response(error, request_id);
   return json_error(error, request_id);
@@ -28,7 +31,8 @@ net::Response refusal(const net::RequestHead& head, std::string_view service, co
 std::string_view guess_service(const net::RequestHead& head) {
   const auto authorization = head.headers.get("Authorization");
   for (const std::string_view service : {"s3", "sts", "iam", "sagemaker", "logs", "muster"}) {
-    if (authorization.find("/" + std::string(service) + "/aws4_request") != std::string_view::npos) return service;
+    if (authorization.find("/" + std::string(service) + "/aws4_request") != std::string_view::npos)
+      return service;
   }
   if (head.headers.has("X-Amz-Target") || begins_with(head.path, "/api/v1/")) return "sagemaker";
   return "s3";
@@ -73,8 +77,8 @@ std::variant<net::Route, net::Response> Router::route(const net::RequestHead& he
 
 std::variant<net::Route, net::Response> Router::route_s3(const net::RequestHead& head, Signed signer) {
   const auto& declared = signer.claim.payload_hash;
-  const auto verified = authenticator_.verify(
-      signer, head, declared.empty() ? wire::sigv4::payload_hash_of("") : declared);
+  const auto verified =
+      authenticator_.verify(signer, head, declared.empty() ? wire::sigv4::payload_hash_of("") : declared);
   if (!verified) return refusal(head, "s3", verified.error(), signer.caller.request_id);
   return services_.s3.route(head, signer.caller, s3::payload_of(signer.claim, signer.secret_key));
 }
@@ -82,13 +86,15 @@ std::variant<net::Route, net::Response> Router::route_s3(const net::RequestHead&
 net::Response Router::answer(const net::RequestHead& head, const Signed& signer, std::string_view body) {
   const auto& service = signer.claim.scope.service;
   const auto target = head.headers.get("X-Amz-Target");
-  if (service == "sagemaker") return run_json(services_.sagemaker, kSageMakerTarget, target, body, signer.caller);
+  if (service == "sagemaker")
+    return run_json(services_.sagemaker, kSageMakerTarget, target, body, signer.caller);
   if (service == "logs") return run_json(services_.logs, kLogsTarget, target, body, signer.caller);
   if (service == "sts") return query::run_sts(body.empty() ? head.query : body, signer.caller);
   if (service == "iam") return query::run_iam(body.empty() ? head.query : body, signer.caller);
   if (service == "muster") {
     if (!signer.claim.session_token.empty()) {
-      return json_error(refuse("AccessDeniedException", "the credentials of a job are not good for managing the service", 403)
+      return json_error(refuse("AccessDeniedException",
+                               "the credentials of a job are not good for managing the service", 403)
                             .value(),
                         signer.caller.request_id);
     }

@@ -34,19 +34,25 @@ net::Response stale(const domain::LaunchId& launch) {
 
 net::Response refusal(const Error& error) {
   switch (error.code) {
-    case ErrorCode::invalid_argument: return refusal(400, error.message);
-    case ErrorCode::failed_precondition: return refusal(409, error.message);
-    case ErrorCode::not_found: return refusal(410, error.message);
+    case ErrorCode::invalid_argument:
+      return refusal(400, error.message);
+    case ErrorCode::failed_precondition:
+      return refusal(409, error.message);
+    case ErrorCode::not_found:
+      return refusal(410, error.message);
     case ErrorCode::resource_exhausted:
     case ErrorCode::unavailable:
-    case ErrorCode::timeout: return refusal(503, error.message);
-    default: return refusal(500, error.message);
+    case ErrorCode::timeout:
+      return refusal(503, error.message);
+    default:
+      return refusal(500, error.message);
   }
 }
 
 }  // namespace
 
-RunnerApi::RunnerApi(service::Service& service, ports::LogStore& logs, const Keyring& keyring, const Clock& clock)
+RunnerApi::RunnerApi(service::Service& service, ports::LogStore& logs, const Keyring& keyring,
+                     const Clock& clock)
     : service_(service), logs_(logs), keyring_(keyring), clock_(clock) {}
 
 std::variant<net::Route, net::Response> RunnerApi::route(const net::RequestHead& head) {
@@ -55,9 +61,11 @@ std::variant<net::Route, net::Response> RunnerApi::route(const net::RequestHead&
   const auto launch = domain::parse_launch_id(rest.substr(0, slash));
   const auto action = slash == std::string_view::npos ? std::string_view() : rest.substr(slash + 1);
   const auto header = head.headers.get("Authorization");
-  const auto token = header.substr(0, kBearer.size()) == kBearer ? header.substr(kBearer.size()) : std::string_view();
+  const auto token =
+      header.substr(0, kBearer.size()) == kBearer ? header.substr(kBearer.size()) : std::string_view();
   const auto owner = keyring_.open_runner_token(token);
-  if (!launch || !owner || *owner != *launch) return refusal(401, "the runner token is not good for this launch");
+  if (!launch || !owner || *owner != *launch)
+    return refusal(401, "the runner token is not good for this launch");
 
   net::Route route;
   const auto id = *launch;
@@ -74,9 +82,8 @@ std::variant<net::Route, net::Response> RunnerApi::route(const net::RequestHead&
     const auto it = form.find("after");
     const auto after = parse_int(it == form.end() ? "0" : it->second);
     if (!after || *after < 0) return refusal(400, "after must be a number from 0 on");
-    route.handle_later = [this, id, version = static_cast<std::uint64_t>(*after)](net::Request, net::Responder done) {
-      commands(id, version, std::move(done));
-    };
+    route.handle_later = [this, id, version = static_cast<std::uint64_t>(*after)](
+                             net::Request, net::Responder done) { commands(id, version, std::move(done)); };
   } else {
     return refusal(404, "the runner protocol has POST reports, POST logs, GET commands and GET credentials");
   }
@@ -91,10 +98,14 @@ net::Response RunnerApi::report(const domain::LaunchId& launch, const std::strin
   if (!done) return refusal(done.error());
   if (done->error) return refusal(*done->error);
   switch (done->answer) {
-    case domain::ReportAnswer::applied: return reply(200, R"({"answer":"applied"})");
-    case domain::ReportAnswer::duplicate: return reply(200, R"({"answer":"duplicate"})");
-    case domain::ReportAnswer::gap: return reply(200, R"({"answer":"gap"})");
-    case domain::ReportAnswer::stale: break;
+    case domain::ReportAnswer::applied:
+      return reply(200, R"({"answer":"applied"})");
+    case domain::ReportAnswer::duplicate:
+      return reply(200, R"({"answer":"duplicate"})");
+    case domain::ReportAnswer::gap:
+      return reply(200, R"({"answer":"gap"})");
+    case domain::ReportAnswer::stale:
+      break;
   }
   return stale(launch);
 }

@@ -1,6 +1,5 @@
-#include <pugixml.hpp>
-
 #include <algorithm>
+#include <pugixml.hpp>
 
 #include "api/s3/detail/body.h"
 #include "api/s3/detail/handlers.h"
@@ -58,7 +57,8 @@ net::Response access_control(const Caller& caller, const Options& options) {
   Xml xml("AccessControlPolicy");
   write_owner(xml, "Owner", caller, options);
   xml.open("AccessControlList").open("Grant").open("Grantee");
-  xml.attribute("xmlns:xsi", "http://www.w3.org/2001/XMLSchema-instance").attribute("xsi:type", "CanonicalUser");
+  xml.attribute("xmlns:xsi", "http://www.w3.org/2001/XMLSchema-instance")
+      .attribute("xsi:type", "CanonicalUser");
   xml.text("ID", caller.account).text("DisplayName", options.owner_name).close();
   xml.text("Permission", "FULL_CONTROL").close().close();
   return xml.response();
@@ -70,8 +70,9 @@ ApiResult<std::string> wanted_region(const std::string& body) {
   pugi::xml_document document;
   const auto parsed = document.load_buffer(body.data(), body.size());
   if (!parsed || std::string_view(document.document_element().name()) != "CreateBucketConfiguration") {
-    return refuse("MalformedXML", "The XML you provided was not well-formed or did not validate against our published "
-                                  "schema: expected CreateBucketConfiguration");
+    return refuse("MalformedXML",
+                  "The XML you provided was not well-formed or did not validate against our published "
+                  "schema: expected CreateBucketConfiguration");
   }
   return std::string(document.document_element().child("LocationConstraint").text().as_string());
 }
@@ -79,14 +80,18 @@ ApiResult<std::string> wanted_region(const std::string& body) {
 }  // namespace
 
 ApiResult<void> check_bucket_name(std::string_view name) {
-  const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.'; };
-  const bool right = name.size() >= 3 && name.size() <= 63 && std::all_of(name.begin(), name.end(), allowed) &&
-                     name.front() != '-' && name.front() != '.' && name.back() != '-' && name.back() != '.' &&
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
+  };
+  const bool right = name.size() >= 3 && name.size() <= 63 &&
+                     std::all_of(name.begin(), name.end(), allowed) && name.front() != '-' &&
+                     name.front() != '.' && name.back() != '-' && name.back() != '.' &&
                      name.find("..") == std::string_view::npos && !looks_like_address(name);
   if (right) return {};
-  return refuse("InvalidBucketName", "The specified bucket is not valid: " + std::string(name) +
-                                         ". A name has 3 to 63 lower-case letters, digits, hyphens and dots, begins and "
-                                         "ends with a letter or digit, and is not an IP address");
+  return refuse("InvalidBucketName",
+                "The specified bucket is not valid: " + std::string(name) +
+                    ". A name has 3 to 63 lower-case letters, digits, hyphens and dots, begins and "
+                    "ends with a letter or digit, and is not an IP address");
 }
 
 Handlers::Answer Handlers::list_buckets(const Context& context) const {
@@ -127,7 +132,8 @@ Handlers::Answer Handlers::create_bucket(const Context& context) const {
   if (!made && !(made.error().fault == ports::ObjectFault::bucket_exists && region == "us-east-1")) {
     if (made.error().fault == ports::ObjectFault::bucket_exists) {
       return refuse("BucketAlreadyOwnedByYou",
-                    "Your previous request to create the named bucket succeeded and you already own it.", 409);
+                    "Your previous request to create the named bucket succeeded and you already own it.",
+                    409);
     }
     return refuse_fault(made.error());
   }

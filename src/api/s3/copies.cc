@@ -15,7 +15,8 @@ ApiResult<Target> parse_source(std::string_view header) {
   const auto version = header.find("?versionId=");
   if (version != std::string_view::npos) {
     if (header.substr(version) != "?versionId=null") {
-      return refuse("NoSuchVersion", "The specified version does not exist: buckets here keep no versions", 404);
+      return refuse("NoSuchVersion", "The specified version does not exist: buckets here keep no versions",
+                    404);
     }
     header = header.substr(0, version);
   }
@@ -26,8 +27,9 @@ ApiResult<Target> parse_source(std::string_view header) {
   if (slash == std::string::npos) path = percent_decode(path).value_or("");
   auto target = parse_target(path);
   if (target && !target->bucket.empty() && !target->key.empty()) return target;
-  return refuse("InvalidArgument", "Copy Source must mention the source bucket and key: sourcebucket/sourcekey, not " +
-                                       std::string(header));
+  return refuse("InvalidArgument",
+                "Copy Source must mention the source bucket and key: sourcebucket/sourcekey, not " +
+                    std::string(header));
 }
 
 ApiResult<void> check_source(const Context& context, const ports::ObjectInfo& info) {
@@ -49,7 +51,8 @@ ApiResult<void> check_source(const Context& context, const ports::ObjectInfo& in
 // A byte range of an open object as the body of a part.
 class CopySource final : public ports::ByteSource {
  public:
-  CopySource(const ports::OpenObject& object, ByteRange range) : object_(object), offset_(range.first), left_(range.length) {
+  CopySource(const ports::OpenObject& object, ByteRange range)
+      : object_(object), offset_(range.first), left_(range.length) {
     while (index_ < object_.piece_count() && offset_ >= object_.piece_length(index_)) {
       offset_ -= object_.piece_length(index_++);
     }
@@ -95,17 +98,19 @@ ApiResult<ByteRange> copy_range(const Context& context, std::uint64_t size) {
   const auto header = context.header("x-amz-copy-source-range");
   if (header.empty()) return ByteRange{0, size};
   const auto bad = [&] {
-    return refuse("InvalidArgument", "The x-amz-copy-source-range value must be of the form bytes=first-last where first "
-                                     "and last are the zero-based offsets of the first and last bytes to copy, inside "
-                                     "the source of " +
-                                         std::to_string(size) + " bytes: " + std::string(header));
+    return refuse("InvalidArgument",
+                  "The x-amz-copy-source-range value must be of the form bytes=first-last where first "
+                  "and last are the zero-based offsets of the first and last bytes to copy, inside "
+                  "the source of " +
+                      std::to_string(size) + " bytes: " + std::string(header));
   };
   constexpr std::string_view kUnit = "bytes=";
   const auto dash = header.find('-');
   if (header.substr(0, kUnit.size()) != kUnit || dash == std::string_view::npos) return bad();
   const auto first = parse_int(header.substr(kUnit.size(), dash - kUnit.size()));
   const auto last = parse_int(header.substr(dash + 1));
-  if (!first || !last || *first < 0 || *last < *first || static_cast<std::uint64_t>(*last) >= size) return bad();
+  if (!first || !last || *first < 0 || *last < *first || static_cast<std::uint64_t>(*last) >= size)
+    return bad();
   return ByteRange{static_cast<std::uint64_t>(*first), static_cast<std::uint64_t>(*last - *first) + 1};
 }
 
@@ -116,13 +121,15 @@ Handlers::Answer Handlers::copy_object(const Context& context) const {
   MUSTER_TRY(auto condition, write_condition(context.head.headers));
   const auto directive = context.header("x-amz-metadata-directive");
   if (!directive.empty() && directive != "COPY" && directive != "REPLACE") {
-    return refuse("InvalidArgument", "Unknown metadata directive: " + std::string(directive) + ", COPY and REPLACE are known");
+    return refuse("InvalidArgument",
+                  "Unknown metadata directive: " + std::string(directive) + ", COPY and REPLACE are known");
   }
   const bool replace = directive == "REPLACE";
   if (!replace && source.bucket == context.target.bucket && source.key == context.target.key) {
-    return refuse("InvalidRequest", "This copy request is illegal because it is trying to copy an object to itself "
-                                    "without changing the object's metadata, storage class, website redirect location or "
-                                    "encryption attributes.");
+    return refuse("InvalidRequest",
+                  "This copy request is illegal because it is trying to copy an object to itself "
+                  "without changing the object's metadata, storage class, website redirect location or "
+                  "encryption attributes.");
   }
   auto info = store_.head(source.bucket, source.key);
   if (!info) return refuse_fault(info.error());
@@ -147,10 +154,11 @@ Handlers::Answer Handlers::copy_part(const Context& context) const {
   MUSTER_CHECK(check_source(context, (*object)->info()));
   MUSTER_TRY(const auto range, copy_range(context, (*object)->info().size));
   CopySource bytes(**object, range);
-  auto written = store_.put_part(context.target.bucket, context.target.key, context.query.get("uploadId"),
-                                 static_cast<std::uint32_t>(number), bytes,
-                                 {.attributes = {}, .size = range.length, .expected = {}, .checksum = {}, .condition = {}},
-                                 context.caller.now);
+  auto written = store_.put_part(
+      context.target.bucket, context.target.key, context.query.get("uploadId"),
+      static_cast<std::uint32_t>(number), bytes,
+      {.attributes = {}, .size = range.length, .expected = {}, .checksum = {}, .condition = {}},
+      context.caller.now);
   if (!written) return refuse_fault(written.error());
   Xml xml("CopyPartResult");
   write_copied(xml, *written);

@@ -12,7 +12,8 @@ class KeyText {
   static ApiResult<KeyText> of(const Query& query) {
     const auto type = query.get("encoding-type");
     if (!type.empty() && type != "url") {
-      return refuse("InvalidArgument", "Invalid Encoding Method specified in Request: " + type + ", only url is known");
+      return refuse("InvalidArgument",
+                    "Invalid Encoding Method specified in Request: " + type + ", only url is known");
     }
     return KeyText(!type.empty());
   }
@@ -105,8 +106,8 @@ Handlers::Answer Handlers::list_uploads(const Context& context) const {
   MUSTER_TRY(const auto key_text, KeyText::of(query));
   MUSTER_TRY(const auto max, page_size(query, "max-uploads"));
   if (!query.get("delimiter").empty()) {
-    return refuse("NotImplemented", "ListMultipartUploads has no delimiter here; prefix, markers and max-uploads work",
-                  501);
+    return refuse("NotImplemented",
+                  "ListMultipartUploads has no delimiter here; prefix, markers and max-uploads work", 501);
   }
   const ports::UploadQuery wanted{.prefix = query.get("prefix"),
                                   .after_key = query.get("key-marker"),

@@ -1,7 +1,6 @@
-#include <pugixml.hpp>
-
 #include <algorithm>
 #include <array>
+#include <pugixml.hpp>
 
 #include "api/s3/detail/body.h"
 #include "api/s3/detail/handlers.h"
@@ -45,7 +44,8 @@ class Pieces {
   std::uint64_t left_ = 0;
 };
 
-ApiResult<void> set_body(net::Response& response, std::shared_ptr<const ports::OpenObject> object, ByteRange range) {
+ApiResult<void> set_body(net::Response& response, std::shared_ptr<const ports::OpenObject> object,
+                         ByteRange range) {
   if (range.length == 0) return {};
   auto pieces = std::make_shared<Pieces>(std::move(object), range);
   if (!pieces->single()) {
@@ -101,9 +101,10 @@ ApiResult<Wanted> wanted_bytes(const Context& context, const ports::OpenObject& 
   }
   const auto parts = std::max<std::uint64_t>(1, object.info().parts);
   if (number < 1 || number > parts) {
-    return refuse("InvalidPartNumber", "The requested partnumber is not satisfiable: the object has " +
-                                           std::to_string(parts) + " parts",
-                  416);
+    return refuse(
+        "InvalidPartNumber",
+        "The requested partnumber is not satisfiable: the object has " + std::to_string(parts) + " parts",
+        416);
   }
   if (object.info().parts == 0) return Wanted{{0, size}, size > 0, true};
   ByteRange range;
@@ -124,8 +125,8 @@ void set_object_headers(net::Response& response, const Context& context, const p
   headers.set("ETag", quoted(info.etag));
   headers.set("Last-Modified", format_http_date(info.modified));
   headers.set("Accept-Ranges", "bytes");
-  constexpr std::array kOverrides = {"content-type",        "content-language", "expires",
-                                     "cache-control",       "content-disposition", "content-encoding"};
+  constexpr std::array kOverrides = {"content-type",  "content-language",    "expires",
+                                     "cache-control", "content-disposition", "content-encoding"};
   for (const auto* name : kOverrides) {
     const auto value = context.query.maybe("response-" + std::string(name));
     if (value) headers.set(name, *value);
@@ -139,12 +140,14 @@ struct Deletion {
 
 ApiResult<std::vector<Deletion>> parse_deletions(const std::string& body, bool& quiet) {
   const auto malformed = [](std::string_view why) {
-    return refuse("MalformedXML", "The XML you provided was not well-formed or did not validate against our published "
-                                  "schema: " +
-                                      std::string(why));
+    return refuse("MalformedXML",
+                  "The XML you provided was not well-formed or did not validate against our published "
+                  "schema: " +
+                      std::string(why));
   };
   pugi::xml_document document;
-  const auto parsed = document.load_buffer(body.data(), body.size(), pugi::parse_default | pugi::parse_ws_pcdata);
+  const auto parsed =
+      document.load_buffer(body.data(), body.size(), pugi::parse_default | pugi::parse_ws_pcdata);
   if (!parsed) return malformed(parsed.description());
   const auto root = document.document_element();
   if (std::string_view(root.name()) != "Delete") return malformed("expected Delete");
@@ -199,8 +202,8 @@ Handlers::Answer Handlers::get_object(const Context& context) const {
   if (wanted.partial) {
     response.status = 206;
     response.headers.set("Content-Range", "bytes " + std::to_string(wanted.range.first) + "-" +
-                                              std::to_string(wanted.range.first + wanted.range.length - 1) + "/" +
-                                              std::to_string(info.size));
+                                              std::to_string(wanted.range.first + wanted.range.length - 1) +
+                                              "/" + std::to_string(info.size));
   }
   if (wanted.part && info.parts > 0) response.headers.set("x-amz-mp-parts-count", std::to_string(info.parts));
   const bool whole = wanted.range.length == info.size && !wanted.part;
@@ -254,8 +257,11 @@ Handlers::Answer Handlers::get_object_attributes(const Context& context) const {
   auto info = store_.head(context.target.bucket, context.target.key);
   if (!info) return refuse_fault(info.error());
   std::vector<std::string> wanted;
-  for (const auto part : split(context.header("x-amz-object-attributes"), ',')) wanted.emplace_back(trim(part));
-  const auto asked = [&](std::string_view name) { return std::find(wanted.begin(), wanted.end(), name) != wanted.end(); };
+  for (const auto part : split(context.header("x-amz-object-attributes"), ','))
+    wanted.emplace_back(trim(part));
+  const auto asked = [&](std::string_view name) {
+    return std::find(wanted.begin(), wanted.end(), name) != wanted.end();
+  };
   Xml xml("GetObjectAttributesResponse");
   if (asked("ETag")) xml.text("ETag", info->etag);
   if (asked("Checksum") && info->checksum) {

@@ -64,12 +64,38 @@ constexpr std::array kObjectTable = {
 };
 
 // Query parameters that choose another operation, which is not there if no row of the table took it.
-constexpr std::array kOtherOperations = {
-    "accelerate", "acl",      "analytics",   "cors",       "encryption", "intelligent-tiering", "inventory",
-    "lifecycle",  "logging",  "metrics",     "legal-hold", "notification", "object-lock",       "ownershipControls",
-    "policy",     "policyStatus", "publicAccessBlock", "replication", "requestPayment", "restore", "retention",
-    "select",     "tagging",  "torrent",     "versioning", "versions",   "website",             "attributes",
-    "uploads",    "delete",   "location",    "session"};
+constexpr std::array kOtherOperations = {"accelerate",
+                                         "acl",
+                                         "analytics",
+                                         "cors",
+                                         "encryption",
+                                         "intelligent-tiering",
+                                         "inventory",
+                                         "lifecycle",
+                                         "logging",
+                                         "metrics",
+                                         "legal-hold",
+                                         "notification",
+                                         "object-lock",
+                                         "ownershipControls",
+                                         "policy",
+                                         "policyStatus",
+                                         "publicAccessBlock",
+                                         "replication",
+                                         "requestPayment",
+                                         "restore",
+                                         "retention",
+                                         "select",
+                                         "tagging",
+                                         "torrent",
+                                         "versioning",
+                                         "versions",
+                                         "website",
+                                         "attributes",
+                                         "uploads",
+                                         "delete",
+                                         "location",
+                                         "session"};
 
 template <std::size_t count>
 const Row* find_row(const std::array<Row, count>& table, std::string_view method, const Query& query) {
@@ -82,13 +108,15 @@ const Row* find_row(const std::array<Row, count>& table, std::string_view method
   return nullptr;
 }
 
-net::Response respond(const Handlers& handlers, Operation operation, const Caller& caller, const Payload& payload,
-                      const Target& target, const Query& query, net::Request& request) {
+net::Response respond(const Handlers& handlers, Operation operation, const Caller& caller,
+                      const Payload& payload, const Target& target, const Query& query,
+                      net::Request& request) {
   const Context context{request.head, caller, payload, target, query, request};
   const auto fail_with = [&](const ApiError& error) {
-    auto response = error_response(request.head, caller.request_id, error.status == 0 ? 400 : error.status, error.code,
-                                   error.error.message);
-    if (!target.key.empty() && error.status == 405) response.headers.set("Allow", "GET, HEAD, PUT, POST, DELETE");
+    auto response = error_response(request.head, caller.request_id, error.status == 0 ? 400 : error.status,
+                                   error.code, error.error.message);
+    if (!target.key.empty() && error.status == 405)
+      response.headers.set("Allow", "GET, HEAD, PUT, POST, DELETE");
     return response;
   };
   const auto owner = context.header("x-amz-expected-bucket-owner");
@@ -120,8 +148,8 @@ Operation operation_of(const net::RequestHead& head, const Target& target, const
   if (target.bucket.empty()) {
     return {head.method == "GET" ? &Handlers::list_buckets : &Handlers::method_not_allowed};
   }
-  const bool known = head.method == "GET" || head.method == "HEAD" || head.method == "PUT" || head.method == "POST" ||
-                     head.method == "DELETE";
+  const bool known = head.method == "GET" || head.method == "HEAD" || head.method == "PUT" ||
+                     head.method == "POST" || head.method == "DELETE";
   if (!known) return {&Handlers::method_not_allowed};
   const auto* row = target.key.empty() ? find_row(kBucketTable, head.method, query)
                                        : find_row(kObjectTable, head.method, query);
@@ -187,29 +215,47 @@ net::Response error_response(const net::RequestHead& head, std::string_view requ
 tl::unexpected<ApiError> refuse_fault(const ports::ObjectError& error) {
   using ports::ObjectFault;
   switch (error.fault) {
-    case ObjectFault::no_such_bucket: return refuse(error.error, "NoSuchBucket", 404);
-    case ObjectFault::no_such_key: return refuse(error.error, "NoSuchKey", 404);
-    case ObjectFault::no_such_upload: return refuse(error.error, "NoSuchUpload", 404);
-    case ObjectFault::bucket_exists: return refuse(error.error, "BucketAlreadyOwnedByYou", 409);
-    case ObjectFault::bucket_not_empty: return refuse(error.error, "BucketNotEmpty", 409);
-    case ObjectFault::bad_digest: return refuse(error.error, "BadDigest", 400);
-    case ObjectFault::incomplete_body: return refuse(error.error, "IncompleteBody", 400);
-    case ObjectFault::entity_too_large: return refuse(error.error, "EntityTooLarge", 400);
-    case ObjectFault::entity_too_small: return refuse(error.error, "EntityTooSmall", 400);
-    case ObjectFault::invalid_part: return refuse(error.error, "InvalidPart", 400);
-    case ObjectFault::invalid_part_order: return refuse(error.error, "InvalidPartOrder", 400);
+    case ObjectFault::no_such_bucket:
+      return refuse(error.error, "NoSuchBucket", 404);
+    case ObjectFault::no_such_key:
+      return refuse(error.error, "NoSuchKey", 404);
+    case ObjectFault::no_such_upload:
+      return refuse(error.error, "NoSuchUpload", 404);
+    case ObjectFault::bucket_exists:
+      return refuse(error.error, "BucketAlreadyOwnedByYou", 409);
+    case ObjectFault::bucket_not_empty:
+      return refuse(error.error, "BucketNotEmpty", 409);
+    case ObjectFault::bad_digest:
+      return refuse(error.error, "BadDigest", 400);
+    case ObjectFault::incomplete_body:
+      return refuse(error.error, "IncompleteBody", 400);
+    case ObjectFault::entity_too_large:
+      return refuse(error.error, "EntityTooLarge", 400);
+    case ObjectFault::entity_too_small:
+      return refuse(error.error, "EntityTooSmall", 400);
+    case ObjectFault::invalid_part:
+      return refuse(error.error, "InvalidPart", 400);
+    case ObjectFault::invalid_part_order:
+      return refuse(error.error, "InvalidPartOrder", 400);
     case ObjectFault::precondition_failed:
-      return refuse("PreconditionFailed", "At least one of the pre-conditions you specified did not hold", 412);
+      return refuse("PreconditionFailed", "At least one of the pre-conditions you specified did not hold",
+                    412);
     // 507 and not 503: asking again at once does not help, and SDKs do not retry it.
-    case ObjectFault::storage_full: return refuse(error.error, "InsufficientStorage", 507);
+    case ObjectFault::storage_full:
+      return refuse(error.error, "InsufficientStorage", 507);
     case ObjectFault::source_failed:
-    case ObjectFault::other: break;
+    case ObjectFault::other:
+      break;
   }
   switch (error.error.code) {
-    case ErrorCode::invalid_argument: return refuse(error.error, "InvalidArgument", 400);
-    case ErrorCode::unavailable: return refuse(error.error, "ServiceUnavailable", 503);
-    case ErrorCode::resource_exhausted: return refuse(error.error, "SlowDown", 503);
-    default: return refuse(error.error, "InternalError", 500);
+    case ErrorCode::invalid_argument:
+      return refuse(error.error, "InvalidArgument", 400);
+    case ErrorCode::unavailable:
+      return refuse(error.error, "ServiceUnavailable", 503);
+    case ErrorCode::resource_exhausted:
+      return refuse(error.error, "SlowDown", 503);
+    default:
+      return refuse(error.error, "InternalError", 500);
   }
 }
 
@@ -226,13 +272,14 @@ void set_checksum(net::Headers& headers, const ports::Checksum& checksum) {
 }
 
 Handlers::Answer Handlers::not_implemented(const Context& context) const {
-  return refuse("NotImplemented",
-                context.head.method + " /" + context.target.bucket +
-                    (context.target.key.empty() ? "" : "/" + context.target.key) +
-                    (context.head.query.empty() ? "" : "?" + context.head.query) +
-                    " is not implemented. Implemented are the operations on buckets (list, create, head, delete, "
-                    "location), objects (put, get, head, delete, copy, list, attributes) and multipart uploads",
-                501);
+  return refuse(
+      "NotImplemented",
+      context.head.method + " /" + context.target.bucket +
+          (context.target.key.empty() ? "" : "/" + context.target.key) +
+          (context.head.query.empty() ? "" : "?" + context.head.query) +
+          " is not implemented. Implemented are the operations on buckets (list, create, head, delete, "
+          "location), objects (put, get, head, delete, copy, list, attributes) and multipart uploads",
+      501);
 }
 
 Handlers::Answer Handlers::method_not_allowed(const Context& context) const {

@@ -1,6 +1,6 @@
 // S3 (REST-XML) over the object store port: what the aws CLI, boto3 and the SageMaker SDKs use, with the
-// answers and errors that AWS sends. Owned by musterd; the store must outlive it. Thread-safe: it keeps nothing
-// between requests.
+// answers and errors that AWS sends. Owned by musterd; the store must outlive it. Thread-safe: it keeps
+// nothing between requests.
 //
 // The caller (api/auth) has checked the signature of the head. The body is checked here while it streams:
 // against the signed payload hash, Content-MD5 and x-amz-checksum-*.
@@ -32,8 +32,8 @@ struct Payload {
 Payload payload_of(const wire::sigv4::Claim& claim, std::string_view secret_key);
 
 struct Options {
-  std::string region = "us-east-1";       // of buckets made without a LocationConstraint
-  std::string owner_name = "muster";      // display name of the account
+  std::string region = "us-east-1";               // of buckets made without a LocationConstraint
+  std::string owner_name = "muster";              // display name of the account
   std::string endpoint_url = "http://127.0.0.1";  // for Location of a completed upload
 };
 

@@ -1,4 +1,7 @@
-// Requests against answers: requests.txt is played line by line on a fresh store; then what a text cannot say.
+// Requests against answers: requests.txt is played line by line on a fresh store; then what a text cannot
+// say.
+#include "api/s3/service.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -6,7 +9,6 @@
 #include <cstring>
 #include <map>
 
-#include "api/s3/service.h"
 #include "base/crypto.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -60,7 +62,8 @@ std::string body_text(const net::Response& response) {
 class Service {
  public:
   Service() {
-    auto opened = objectstore::open({.directory = folder_ / "objects", .sync = false, .readers = 2, .part_bytes_min = 5});
+    auto opened = objectstore::open(
+        {.directory = folder_ / "objects", .sync = false, .readers = 2, .part_bytes_min = 5});
     EXPECT_TRUE(opened);
     store_ = *std::move(opened);
     service_ = std::make_unique<S3Service>(*store_, Options{.endpoint_url = "http://here"});
@@ -69,7 +72,8 @@ class Service {
     caller.now = Time{1'796'000'000'000};
   }
 
-  net::Response send(net::RequestHead head, const std::string& body, Payload payload = {"UNSIGNED-PAYLOAD", {}}) {
+  net::Response send(net::RequestHead head, const std::string& body,
+                     Payload payload = {"UNSIGNED-PAYLOAD", {}}) {
     TextBody reader(body);
     return send(std::move(head), reader, body, std::move(payload));
   }
@@ -146,7 +150,9 @@ std::vector<Exchange> read_exchanges(const std::string& path) {
     if (!in_request) {
       in_request = true;
       const auto space = rest.find(' ');
-      out.push_back({.line = number, .method = std::string(rest.substr(0, space)), .target = std::string(trim(rest.substr(space)))});
+      out.push_back({.line = number,
+                     .method = std::string(rest.substr(0, space)),
+                     .target = std::string(trim(rest.substr(space)))});
       continue;
     }
     const auto colon = rest.find(':');
@@ -180,7 +186,8 @@ std::string element(const std::string& xml, const std::string& name) {
   return xml.substr(begin + name.size() + 2, end - begin - name.size() - 2);
 }
 
-void check(const Exchange& exchange, const net::Response& response, std::map<std::string, std::string>& words) {
+void check(const Exchange& exchange, const net::Response& response,
+           std::map<std::string, std::string>& words) {
   const auto body = body_text(response);
   for (const auto& raw : exchange.expected) {
     const auto line = fill_in(raw, words);
@@ -199,7 +206,8 @@ void check(const Exchange& exchange, const net::Response& response, std::map<std
       EXPECT_FALSE(response.headers.has(line.substr(3))) << line.substr(3);
     } else {
       const auto colon = line.find(':');
-      EXPECT_EQ(response.headers.get(line.substr(0, colon)), trim(std::string_view(line).substr(colon + 1))) << line;
+      EXPECT_EQ(response.headers.get(line.substr(0, colon)), trim(std::string_view(line).substr(colon + 1)))
+          << line;
     }
   }
 }
@@ -210,7 +218,8 @@ TEST(S3Service, AnswersAsTheTextSays) {
   const auto exchanges = read_exchanges(std::string(MUSTER_SOURCE_DIR) + "/src/api/s3/requests.txt");
   ASSERT_GT(exchanges.size(), 100U);
   for (const auto& exchange : exchanges) {
-    SCOPED_TRACE("requests.txt:" + std::to_string(exchange.line) + ": " + exchange.method + " " + exchange.target);
+    SCOPED_TRACE("requests.txt:" + std::to_string(exchange.line) + ": " + exchange.method + " " +
+                 exchange.target);
     ASSERT_FALSE(exchange.expected.empty());
     const auto body = fill_in(exchange.body, words);
     auto head = head_of(exchange.method, fill_in(exchange.target, words), body.size());
@@ -240,7 +249,8 @@ TEST(S3Service, KeysOfEveryCharacterAreListedAndFound) {
   for (int c = 1; c < 128; ++c) {
     const std::string key = std::string("k") + static_cast<char>(c);
     EXPECT_EQ(service.send(head_of("PUT", "/bucket/" + percent_encode(key), 1), "x").status, 200);
-    const auto list = service.send(head_of("GET", "/bucket?list-type=2&encoding-type=url&prefix=" + percent_encode(key), 0), "");
+    const auto list = service.send(
+        head_of("GET", "/bucket?list-type=2&encoding-type=url&prefix=" + percent_encode(key), 0), "");
     EXPECT_THAT(body_text(list), HasSubstr("<Key>" + percent_encode(key, "/") + "</Key>"));
   }
 }
@@ -260,7 +270,8 @@ TEST(S3Service, BodiesThatFailLeaveTheOldObject) {
   const struct {
     ErrorCode error;
     std::string code;
-  } cases[] = {{ErrorCode::timeout, "RequestTimeout"}, {ErrorCode::unavailable, "IncompleteBody"},
+  } cases[] = {{ErrorCode::timeout, "RequestTimeout"},
+               {ErrorCode::unavailable, "IncompleteBody"},
                {ErrorCode::resource_exhausted, "EntityTooLarge"}};
   for (const auto& one : cases) {
     TextBody reader("half");
@@ -283,8 +294,8 @@ TEST(S3Service, ObjectsOfManyPartsGiveAnyRange) {
     whole += part;
     const auto answer = service.send(
         head_of("PUT", "/bucket/k?partNumber=" + std::to_string(i) + "&uploadId=" + id, part.size()), part);
-    list += "<Part><PartNumber>" + std::to_string(i) + "</PartNumber><ETag>" + std::string(answer.headers.get("ETag")) +
-            "</ETag></Part>";
+    list += "<Part><PartNumber>" + std::to_string(i) + "</PartNumber><ETag>" +
+            std::string(answer.headers.get("ETag")) + "</ETag></Part>";
   }
   list += "</CompleteMultipartUpload>";
   EXPECT_EQ(service.send(head_of("POST", "/bucket/k?uploadId=" + id, list.size()), list).status, 200);
@@ -309,7 +320,8 @@ class Chunked : public ::testing::Test {
     claim.signature = std::string(64, 'a');
   }
 
-  net::Response put(std::string_view word, const std::string& framed, std::size_t length, std::string_view trailer = "") {
+  net::Response put(std::string_view word, const std::string& framed, std::size_t length,
+                    std::string_view trailer = "") {
     claim.payload_hash = word;
     auto head = head_of("PUT", "/bucket/k", framed.size());
     head.headers.set("x-amz-decoded-content-length", std::to_string(length));
@@ -337,7 +349,8 @@ TEST_F(Chunked, SignedChunks) {
   EXPECT_EQ(element(body_text(refused), "Code"), "SignatureDoesNotMatch");
   const auto cut = put("STREAMING-AWS4-HMAC-SHA256-PAYLOAD", framed.substr(0, framed.size() - 40), 11);
   EXPECT_EQ(element(body_text(cut), "Code"), "IncompleteBody");
-  EXPECT_EQ(element(body_text(put("STREAMING-AWS4-HMAC-SHA256-PAYLOAD", framed, 12)), "Code"), "IncompleteBody");
+  EXPECT_EQ(element(body_text(put("STREAMING-AWS4-HMAC-SHA256-PAYLOAD", framed, 12)), "Code"),
+            "IncompleteBody");
   EXPECT_EQ(body_text(service.send(head_of("GET", "/bucket/k", 0), "")), "hello world");
 }
 
@@ -354,7 +367,8 @@ TEST_F(Chunked, TrailingChecksum) {
   EXPECT_EQ(element(body_text(wrong), "Code"), "BadDigest");
   const auto broken = put("STREAMING-UNSIGNED-PAYLOAD-TRAILER", framed("zz"), 5, "x-amz-checksum-crc32");
   EXPECT_EQ(element(body_text(broken), "Code"), "InvalidRequest");
-  const auto missing = put("STREAMING-UNSIGNED-PAYLOAD-TRAILER", "5\r\nhello\r\n0\r\n\r\n", 5, "x-amz-checksum-crc32");
+  const auto missing =
+      put("STREAMING-UNSIGNED-PAYLOAD-TRAILER", "5\r\nhello\r\n0\r\n\r\n", 5, "x-amz-checksum-crc32");
   EXPECT_EQ(element(body_text(missing), "Code"), "MalformedTrailerError");
 }
 

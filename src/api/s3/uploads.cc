@@ -1,6 +1,5 @@
-#include <pugixml.hpp>
-
 #include <algorithm>
+#include <pugixml.hpp>
 
 #include "api/s3/detail/body.h"
 #include "api/s3/detail/handlers.h"
@@ -11,9 +10,10 @@ namespace muster::api::s3 {
 namespace {
 
 tl::unexpected<ApiError> malformed(std::string_view why) {
-  return refuse("MalformedXML", "The XML you provided was not well-formed or did not validate against our published "
-                                "schema: " +
-                                    std::string(why));
+  return refuse("MalformedXML",
+                "The XML you provided was not well-formed or did not validate against our published "
+                "schema: " +
+                    std::string(why));
 }
 
 ApiResult<std::vector<ports::CompletedPart>> parse_parts(const std::string& body) {
@@ -21,7 +21,8 @@ ApiResult<std::vector<ports::CompletedPart>> parse_parts(const std::string& body
   const auto parsed = document.load_buffer(body.data(), body.size());
   if (!parsed) return malformed(parsed.description());
   const auto root = document.document_element();
-  if (std::string_view(root.name()) != "CompleteMultipartUpload") return malformed("expected CompleteMultipartUpload");
+  if (std::string_view(root.name()) != "CompleteMultipartUpload")
+    return malformed("expected CompleteMultipartUpload");
   std::vector<ports::CompletedPart> out;
   for (const auto part : root.children("Part")) {
     const auto number = parse_int(trim(part.child("PartNumber").text().as_string()));
@@ -55,9 +56,10 @@ Handlers::Answer Handlers::create_upload(const Context& context) const {
   if (!algorithm.empty()) {
     options.checksum = parse_checksum_kind(algorithm);
     if (!options.checksum) {
-      return refuse("InvalidRequest", "Checksum algorithm provided is unsupported: " + std::string(algorithm) +
-                                          ". Please try again with any of the valid types: CRC32, CRC32C, CRC64NVME, "
-                                          "SHA1, SHA256");
+      return refuse("InvalidRequest",
+                    "Checksum algorithm provided is unsupported: " + std::string(algorithm) +
+                        ". Please try again with any of the valid types: CRC32, CRC32C, CRC64NVME, "
+                        "SHA1, SHA256");
     }
   }
   const bool crc64 = options.checksum == crypto::Digest::crc64nvme;
@@ -65,7 +67,8 @@ Handlers::Answer Handlers::create_upload(const Context& context) const {
   if (!type.empty() && type != "FULL_OBJECT" && type != "COMPOSITE") {
     return refuse("InvalidRequest", "Value for x-amz-checksum-type header is invalid: " + std::string(type));
   }
-  if ((type == "FULL_OBJECT" && sha) || (type == "COMPOSITE" && crc64) || (!type.empty() && !options.checksum)) {
+  if ((type == "FULL_OBJECT" && sha) || (type == "COMPOSITE" && crc64) ||
+      (!type.empty() && !options.checksum)) {
     return refuse("InvalidRequest", "The " + std::string(type) + " checksum type cannot be used with the " +
                                         (algorithm.empty() ? "missing" : std::string(algorithm)) +
                                         " checksum algorithm.");
@@ -91,9 +94,10 @@ Handlers::Answer Handlers::put_part(const Context& context) const {
     auto upload = store_.upload(context.target.bucket, context.target.key, context.query.get("uploadId"));
     if (!upload) return refuse_fault(upload.error());
     if (upload->checksum && *upload->checksum != *digests.keep) {
-      return refuse("InvalidRequest", "Checksum Type mismatch occurred, expected checksum Type: " +
-                                          to_lower(crypto::to_string(*upload->checksum)) + ", actual checksum Type: " +
-                                          to_lower(crypto::to_string(*digests.keep)));
+      return refuse("InvalidRequest",
+                    "Checksum Type mismatch occurred, expected checksum Type: " +
+                        to_lower(crypto::to_string(*upload->checksum)) +
+                        ", actual checksum Type: " + to_lower(crypto::to_string(*digests.keep)));
     }
   }
   BodySource source(context);
@@ -108,7 +112,8 @@ Handlers::Answer Handlers::put_part(const Context& context) const {
   if (!written) return refuse_fault(written.error(), source);
   net::Response response;
   response.headers.set("ETag", quoted(written->etag));
-  if (written->checksum) response.headers.set(checksum_header(written->checksum->kind), written->checksum->value);
+  if (written->checksum)
+    response.headers.set(checksum_header(written->checksum->kind), written->checksum->value);
   return response;
 }
 
@@ -124,15 +129,19 @@ Handlers::Answer Handlers::complete_upload(const Context& context) const {
   }
   if (const auto size = context.header("x-amz-mp-object-size"); !size.empty()) {
     const auto value = parse_int(size);
-    if (!value || *value < 0) return refuse("InvalidRequest", "Value for x-amz-mp-object-size header is invalid.");
+    if (!value || *value < 0)
+      return refuse("InvalidRequest", "Value for x-amz-mp-object-size header is invalid.");
     options.size = static_cast<std::uint64_t>(*value);
   }
-  auto written = store_.complete_upload(context.target.bucket, context.target.key, context.query.get("uploadId"),
-                                        parts, options, context.caller.now);
+  auto written = store_.complete_upload(context.target.bucket, context.target.key,
+                                        context.query.get("uploadId"), parts, options, context.caller.now);
   if (!written) return refuse_fault(written.error());
   Xml xml("CompleteMultipartUploadResult");
-  xml.text("Location", options_.endpoint_url + "/" + context.target.bucket + "/" + percent_encode(context.target.key, "/"));
-  xml.text("Bucket", context.target.bucket).text("Key", context.target.key).text("ETag", quoted(written->etag));
+  xml.text("Location", options_.endpoint_url + "/" + context.target.bucket + "/" +
+                           percent_encode(context.target.key, "/"));
+  xml.text("Bucket", context.target.bucket)
+      .text("Key", context.target.key)
+      .text("ETag", quoted(written->etag));
   if (written->checksum) {
     xml.text(checksum_element(written->checksum->kind).c_str(), written->checksum->value);
     xml.text("ChecksumType", written->checksum->composite ? "COMPOSITE" : "FULL_OBJECT");
@@ -141,7 +150,8 @@ Handlers::Answer Handlers::complete_upload(const Context& context) const {
 }
 
 Handlers::Answer Handlers::abort_upload(const Context& context) const {
-  auto aborted = store_.abort_upload(context.target.bucket, context.target.key, context.query.get("uploadId"));
+  auto aborted =
+      store_.abort_upload(context.target.bucket, context.target.key, context.query.get("uploadId"));
   if (!aborted) return refuse_fault(aborted.error());
   net::Response response;
   response.status = 204;

@@ -1,4 +1,5 @@
-// What CreateTrainingJob and CreateProcessingJob have in common: members of the same meaning under other names.
+// What CreateTrainingJob and CreateProcessingJob have in common: members of the same meaning under other
+// names.
 #include "api/sagemaker/detail.h"
 #include "base/text.h"
 
@@ -84,15 +85,17 @@ void check_file_mode(const std::string& member, const json::Object& object, std:
   problems.add_if(mode != "File", member + " " + mode + " is not supported by this version; use File");
 }
 
-void check_none(const std::string& member, const json::Object& object, std::string_view name, Problems& problems) {
+void check_none(const std::string& member, const json::Object& object, std::string_view name,
+                Problems& problems) {
   const auto value = json::opt_string(object, name).value_or("None");
   problems.add_if(value != "None", member + " " + value + " goes with Pipe mode only; use None");
 }
 
 void check_local_path(const std::string& member, const std::string& path, Problems& problems) {
-  problems.add_if(!below_opt_ml(path), member + " is \"" + path +
-                                           "\", it must be below /opt/ml/ and without \"..\": nothing else is private "
-                                           "to the job");
+  problems.add_if(!below_opt_ml(path),
+                  member + " is \"" + path +
+                      "\", it must be below /opt/ml/ and without \"..\": nothing else is private "
+                      "to the job");
 }
 
 void add_channel(domain::Channel channel, const std::string& name_member, domain::Workload& workload,

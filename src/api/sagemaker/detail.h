@@ -63,7 +63,8 @@ void read_s3_source(const Context& context, const json::Object& s3, const std::s
 // `member` is the full name of object[name].
 void check_file_mode(const std::string& member, const json::Object& object, std::string_view name,
                      Problems& problems);
-void check_none(const std::string& member, const json::Object& object, std::string_view name, Problems& problems);
+void check_none(const std::string& member, const json::Object& object, std::string_view name,
+                Problems& problems);
 void check_local_path(const std::string& member, const std::string& path, Problems& problems);
 // Names of channels differ within a job.
 void add_channel(domain::Channel channel, const std::string& name_member, domain::Workload& workload,

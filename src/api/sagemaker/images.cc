@@ -29,7 +29,8 @@ bool matches(std::string_view pattern, std::string_view text) {
 std::optional<std::string> look_up(const PatternTable& table, std::string_view text) {
   const std::pair<const std::string, std::string>* best = nullptr;
   for (const auto& entry : table) {
-    if (matches(entry.first, text) && (best == nullptr || entry.first.size() > best->first.size())) best = &entry;
+    if (matches(entry.first, text) && (best == nullptr || entry.first.size() > best->first.size()))
+      best = &entry;
   }
   if (best == nullptr) return std::nullopt;
   return best->second;
@@ -46,14 +47,16 @@ Result<std::string> resolve_image(const PatternTable& table, std::string_view im
   if (auto built_in = program(image)) return *built_in;
   if (const auto mapped = look_up(table, image)) {
     if (auto built_in = program(*mapped)) return *built_in;
-    return fail(ErrorCode::invalid_argument, "image \"" + std::string(image) + "\" is mapped to \"" + *mapped +
-                                                 "\" under [images], which is not muster/train, muster/data or muster/host");
+    return fail(ErrorCode::invalid_argument,
+                "image \"" + std::string(image) + "\" is mapped to \"" + *mapped +
+                    "\" under [images], which is not muster/train, muster/data or muster/host");
   }
-  return fail(ErrorCode::invalid_argument,
-              "image \"" + std::string(image) +
-                  "\" cannot be run here: use muster/train, muster/data or muster/host, or map it to one of them "
-                  "under [images] in muster.toml, for example \"" +
-                  std::string(image.substr(0, image.find(':'))) + "*\" = \"muster/host\"");
+  return fail(
+      ErrorCode::invalid_argument,
+      "image \"" + std::string(image) +
+          "\" cannot be run here: use muster/train, muster/data or muster/host, or map it to one of them "
+          "under [images] in muster.toml, for example \"" +
+          std::string(image.substr(0, image.find(':'))) + "*\" = \"muster/host\"");
 }
 
 }  // namespace muster::api::sagemaker

@@ -11,7 +11,9 @@ namespace {
 
 using service::JobSummary;
 
-std::string_view status_of(const JobSummary& job) { return primary_status(job.phase, job.stopping, job.outcome); }
+std::string_view status_of(const JobSummary& job) {
+  return primary_status(job.phase, job.stopping, job.outcome);
+}
 
 // Seconds as JSON writes them, against milliseconds as kept: compared in milliseconds.
 std::optional<Time> opt_time(const json::Object& request, std::string_view name) {
@@ -33,7 +35,8 @@ struct Filter {
         status(json::opt_string(request, "StatusEquals").value_or("")) {}
 
   bool takes(const JobSummary& job) const {
-    return !(created_after && job.created < *created_after) && !(created_before && job.created > *created_before) &&
+    return !(created_after && job.created < *created_after) &&
+           !(created_before && job.created > *created_before) &&
            !(modified_after && job.modified < *modified_after) &&
            !(modified_before && job.modified > *modified_before) &&
            job.name.find(name_contains) != std::string::npos && (status.empty() || status_of(job) == status);
@@ -91,13 +94,15 @@ ApiResult<json::Object> list_jobs(const Context& context, const ListWords& words
             [&](const auto& a, const auto& b) { return before(a.first, b.first); });
   auto next = chosen.begin();
   if (after) {
-    next = std::find_if(chosen.begin(), chosen.end(), [&](const auto& job) { return before(*after, job.first); });
+    next = std::find_if(chosen.begin(), chosen.end(),
+                        [&](const auto& job) { return before(*after, job.first); });
   }
   json::Array summaries;
   for (; next != chosen.end() && summaries.size() < page; ++next) summaries.emplace_back(show(*next->second));
   json::Object answer;
   answer[words.summaries] = std::move(summaries);
-  if (next != chosen.end() && next != chosen.begin()) answer["NextToken"] = encode_token(std::prev(next)->first);
+  if (next != chosen.end() && next != chosen.begin())
+    answer["NextToken"] = encode_token(std::prev(next)->first);
   return answer;
 }
 

@@ -50,7 +50,8 @@ void add_outputs(const Context& context, const json::Object& request, domain::Wo
     }
     domain::Output output;
     output.name = json::opt_string(source, "OutputName").value_or("");
-    output.local_path = json::opt_string(*s3, "LocalPath").value_or("/opt/ml/processing/output/" + output.name);
+    output.local_path =
+        json::opt_string(*s3, "LocalPath").value_or("/opt/ml/processing/output/" + output.name);
     output.s3_uri = json::opt_string(*s3, "S3Uri").value_or("");
     output.continuous = json::opt_string(*s3, "S3UploadMode").value_or("EndOfJob") == "Continuous";
     check_bucket(context, path + ".S3Output.S3Uri", output.s3_uri, problems);
@@ -74,8 +75,8 @@ std::string job_config(const json::Object& request, const std::string& job_arn) 
 
 ApiResult<json::Object> create(const Context& context, const json::Object& request, const Caller& caller) {
   Problems problems;
-  auto command =
-      begin_job(JobKind::processing, json::opt_string(request, "ProcessingJobName").value_or(""), request, caller);
+  auto command = begin_job(JobKind::processing, json::opt_string(request, "ProcessingJobName").value_or(""),
+                           request, caller);
   if (const auto* cluster = cluster_config(request)) {
     read_nodes(context, *cluster, "ProcessingResources.ClusterConfig", command, problems);
   } else {
@@ -86,9 +87,10 @@ ApiResult<json::Object> create(const Context& context, const json::Object& reque
     read_program(context, *app, "AppSpecification", "ImageUri", workload, problems);
   }
   if (const auto* network = json::opt_object(request, "NetworkConfig")) {
-    problems.add_if(json::opt_bool(*network, "EnableNetworkIsolation").value_or(false),
-                    "NetworkConfig.EnableNetworkIsolation cannot be enforced: local nodes share the machine's "
-                    "network; use false");
+    problems.add_if(
+        json::opt_bool(*network, "EnableNetworkIsolation").value_or(false),
+        "NetworkConfig.EnableNetworkIsolation cannot be enforced: local nodes share the machine's "
+        "network; use false");
   }
   add_inputs(context, request, workload, problems);
   add_outputs(context, request, workload, problems);

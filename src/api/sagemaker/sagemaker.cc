@@ -18,18 +18,23 @@ std::string arn(const Caller& caller, domain::JobKind kind, std::string_view nam
 
 tl::unexpected<ApiError> translate(const Error& error) {
   switch (error.code) {
-    case ErrorCode::already_exists: return api::refuse(error, "ResourceInUse", 400);
-    case ErrorCode::resource_exhausted: return api::refuse(error, "ResourceLimitExceeded", 400);
+    case ErrorCode::already_exists:
+      return api::refuse(error, "ResourceInUse", 400);
+    case ErrorCode::resource_exhausted:
+      return api::refuse(error, "ResourceLimitExceeded", 400);
     case ErrorCode::invalid_argument:
     case ErrorCode::failed_precondition:
-    case ErrorCode::not_found: return api::refuse(error, "ValidationException", 400);
-    default: return api::refuse(error);
+    case ErrorCode::not_found:
+      return api::refuse(error, "ValidationException", 400);
+    default:
+      return api::refuse(error);
   }
 }
 
 tl::unexpected<ApiError> Problems::refuse() const {
   const auto count = found_.size();
-  return api::refuse("ValidationException", (count == 1 ? "" : std::to_string(count) + " problems: ") + join(found_, "; "));
+  return api::refuse("ValidationException",
+                     (count == 1 ? "" : std::to_string(count) + " problems: ") + join(found_, "; "));
 }
 
 void check_bucket(const Context& context, std::string_view member, std::string_view uri, Problems& problems) {
@@ -42,8 +47,8 @@ void check_bucket(const Context& context, std::string_view member, std::string_v
   if (bucket.empty()) {
     problems.add(std::string(member) + " is \"" + std::string(uri) + "\", it names no bucket");
   } else if (context.options.bucket_exists && !context.options.bucket_exists(bucket)) {
-    problems.add(std::string(member) + " names bucket \"" + bucket + "\", which does not exist; make it with aws s3 mb s3://" +
-                 bucket);
+    problems.add(std::string(member) + " names bucket \"" + bucket +
+                 "\", which does not exist; make it with aws s3 mb s3://" + bucket);
   }
 }
 
@@ -114,9 +119,10 @@ ApiResult<json::Object> list_tags(const Context& context, const json::Object& re
   const auto last = parts.back();
   const auto slash = last.find('/');
   const auto type = last.substr(0, slash);
-  if (parts.size() != 6 || slash == std::string_view::npos || (type != "training-job" && type != "processing-job")) {
-    return refuse("ValidationException", "ResourceArn is \"" + resource +
-                                             "\", it must name a training-job or a processing-job");
+  if (parts.size() != 6 || slash == std::string_view::npos ||
+      (type != "training-job" && type != "processing-job")) {
+    return refuse("ValidationException",
+                  "ResourceArn is \"" + resource + "\", it must name a training-job or a processing-job");
   }
   const auto kind = type == "training-job" ? domain::JobKind::training : domain::JobKind::processing;
   const auto job = context.service.job(kind, std::string(last.substr(slash + 1)));
@@ -132,8 +138,8 @@ ApiResult<json::Object> list_tags(const Context& context, const json::Object& re
 }  // namespace detail
 
 JsonOperations operations(service::Service& service, std::shared_ptr<const Model> model, Options options) {
-  const auto context = std::make_shared<const detail::Context>(
-      detail::Context{service, std::move(model), std::move(options)});
+  const auto context =
+      std::make_shared<const detail::Context>(detail::Context{service, std::move(model), std::move(options)});
   JsonOperations out;
   detail::add_training(context, out);
   detail::add_processing(context, out);

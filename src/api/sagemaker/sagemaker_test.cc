@@ -92,7 +92,8 @@ TEST_F(SageMaker, DescribeRepeatsTheRequestAndIsComplete) {
   EXPECT_EQ(answer.at("OutputDataConfig").at("KmsKeyId"), "");
   EXPECT_FALSE(answer.contains("Tags"));
   EXPECT_THAT(json::dump(answer), HasSubstr("ml.m5.large is rehearsed on local nodes"));
-  EXPECT_EQ(call("DescribeTrainingJob", R"({"TrainingJobName": "none"})").error().code, "ValidationException");
+  EXPECT_EQ(call("DescribeTrainingJob", R"({"TrainingJobName": "none"})").error().code,
+            "ValidationException");
 }
 
 TEST_F(SageMaker, ProcessingJobs) {
@@ -100,7 +101,8 @@ TEST_F(SageMaker, ProcessingJobs) {
   ASSERT_TRUE(created) << created.error().error.message;
   const auto& job = service_.submitted;
   EXPECT_EQ(job.workload.program, "data");
-  EXPECT_THAT(job.workload.files.at("/opt/ml/config/processingjobconfig.json"), HasSubstr("processing-job/tokens"));
+  EXPECT_THAT(job.workload.files.at("/opt/ml/config/processingjobconfig.json"),
+              HasSubstr("processing-job/tokens"));
   const auto answer = call("DescribeProcessingJob", R"({"ProcessingJobName": "tokens"})").value();
   EXPECT_EQ(answer.at("ProcessingJobStatus"), "InProgress");
   ASSERT_TRUE(call("StopProcessingJob", R"({"ProcessingJobName": "tokens"})"));
@@ -114,9 +116,12 @@ TEST_F(SageMaker, DuplicateNamesAreInUse) {
 
 TEST_F(SageMaker, TagsOfCreationAreListed) {
   ASSERT_TRUE(call("CreateTrainingJob", kTraining));
-  const auto tags = call("ListTags", R"({"ResourceArn": "arn:aws:sagemaker:us-east-1:000000000000:training-job/demo"})");
+  const auto tags =
+      call("ListTags", R"({"ResourceArn": "arn:aws:sagemaker:us-east-1:000000000000:training-job/demo"})");
   EXPECT_EQ(json::dump(tags.value().at("Tags")), R"([{"Key":"team","Value":"a"}])");
-  EXPECT_EQ(call("ListTags", R"({"ResourceArn": "arn:aws:sagemaker:us-east-1:000000000000:model/demo"})").error().code,
+  EXPECT_EQ(call("ListTags", R"({"ResourceArn": "arn:aws:sagemaker:us-east-1:000000000000:model/demo"})")
+                .error()
+                .code,
             "ValidationException");
 }
 
@@ -158,23 +163,33 @@ TEST_P(SageMakerRefuses, ByName) {
 INSTANTIATE_TEST_SUITE_P(
     Table, SageMakerRefuses,
     ::testing::Values(
-        Refusal{"image", "/AlgorithmSpecification/TrainingImage", "\"pytorch:2\"", "map it to one of them under [images]"},
-        Refusal{"no_command", "/AlgorithmSpecification/ContainerEntrypoint", "null", "has no command of its own"},
-        Refusal{"fast_file", "/InputDataConfig/0/InputMode", "\"FastFile\"", "InputMode FastFile is not supported"},
-        Refusal{"manifest", "/InputDataConfig/0/DataSource/S3DataSource/S3DataType", "\"ManifestFile\"", "use S3Prefix"},
-        Refusal{"bucket", "/InputDataConfig/0/DataSource/S3DataSource/S3Uri", "\"s3://missing/x\"", "does not exist; make it with"},
-        Refusal{"output_bucket", "/OutputDataConfig/S3OutputPath", "\"s3://missing/x\"", "bucket \"missing\""},
+        Refusal{"image", "/AlgorithmSpecification/TrainingImage", "\"pytorch:2\"",
+                "map it to one of them under [images]"},
+        Refusal{"no_command", "/AlgorithmSpecification/ContainerEntrypoint", "null",
+                "has no command of its own"},
+        Refusal{"fast_file", "/InputDataConfig/0/InputMode", "\"FastFile\"",
+                "InputMode FastFile is not supported"},
+        Refusal{"manifest", "/InputDataConfig/0/DataSource/S3DataSource/S3DataType", "\"ManifestFile\"",
+                "use S3Prefix"},
+        Refusal{"bucket", "/InputDataConfig/0/DataSource/S3DataSource/S3Uri", "\"s3://missing/x\"",
+                "does not exist; make it with"},
+        Refusal{"output_bucket", "/OutputDataConfig/S3OutputPath", "\"s3://missing/x\"",
+                "bucket \"missing\""},
         Refusal{"https", "/OutputDataConfig/S3OutputPath", "\"https://b/x\"", "must begin with s3://"},
-        Refusal{"warm_pool", "/ResourceConfig/KeepAlivePeriodInSeconds", "60", "warm pools are not supported"},
+        Refusal{"warm_pool", "/ResourceConfig/KeepAlivePeriodInSeconds", "60",
+                "warm pools are not supported"},
         Refusal{"isolation", "/EnableNetworkIsolation", "true", "cannot be enforced"},
         Refusal{"count", "/ResourceConfig/InstanceCount", "0", "at least 1 is needed"},
         Refusal{"runtime", "/StoppingCondition/MaxRuntimeInSeconds", "2419201", "at most 2419200"},
         Refusal{"dot_dot", "/InputDataConfig/0/ChannelName", "\"..\"", "may not be"},
         Refusal{"checkpoint", "/CheckpointConfig/LocalPath", "\"/etc\"", "must be below /opt/ml/"},
         Refusal{"checkpoint_dots", "/CheckpointConfig/LocalPath", "\"/opt/ml/../../etc\"", "without \"..\""},
-        Refusal{"record_wrapper", "/InputDataConfig/0/RecordWrapperType", "\"RecordIO\"", "goes with Pipe mode only"},
-        Refusal{"two_of_a_name", "/InputDataConfig/1", R"({"ChannelName": "train", "DataSource": {"S3DataSource":
-            {"S3DataType": "S3Prefix", "S3Uri": "s3://b/x"}}})", "is used twice"}),
+        Refusal{"record_wrapper", "/InputDataConfig/0/RecordWrapperType", "\"RecordIO\"",
+                "goes with Pipe mode only"},
+        Refusal{"two_of_a_name", "/InputDataConfig/1",
+                R"({"ChannelName": "train", "DataSource": {"S3DataSource":
+            {"S3DataType": "S3Prefix", "S3Uri": "s3://b/x"}}})",
+                "is used twice"}),
     [](const auto& test) { return test.param.name; });
 
 TEST_F(SageMaker, ListPagesInOrderWithoutRepeating) {
@@ -204,8 +219,9 @@ TEST_F(SageMaker, ListPagesInOrderWithoutRepeating) {
     }
   }
   EXPECT_EQ(call("ListTrainingJobs", R"({"NextToken": "x"})").error().code, "ValidationException");
-  EXPECT_THAT(call("ListTrainingJobs", R"({"NameContains": "job-2"})").value().at("TrainingJobSummaries").as_array(),
-              SizeIs(6));
+  EXPECT_THAT(
+      call("ListTrainingJobs", R"({"NameContains": "job-2"})").value().at("TrainingJobSummaries").as_array(),
+      SizeIs(6));
 }
 
 // What `aws`, boto3 and the SageMaker SDKs 2 and 3 put into their requests.

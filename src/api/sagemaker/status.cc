@@ -13,9 +13,12 @@ namespace {
 
 std::string_view ended_status(Outcome outcome) {
   switch (outcome) {
-    case Outcome::succeeded: return "Completed";
-    case Outcome::failed: return "Failed";
-    case Outcome::stopped: return "Stopped";
+    case Outcome::succeeded:
+      return "Completed";
+    case Outcome::failed:
+      return "Failed";
+    case Outcome::stopped:
+      return "Stopped";
   }
   return "Failed";
 }
@@ -43,13 +46,19 @@ std::string_view secondary_status(Phase phase, bool stopping, std::optional<Outc
                                   std::optional<Cause> cause) {
   if (stopping && phase != Phase::finishing && phase != Phase::ended) return "Stopping";
   switch (phase) {
-    case Phase::queued: return "Pending";
-    case Phase::launching: return "Starting";
+    case Phase::queued:
+      return "Pending";
+    case Phase::launching:
+      return "Starting";
     case Phase::preparing:
-    case Phase::ready: return "Downloading";
-    case Phase::running: return "Training";
-    case Phase::finishing: return "Uploading";
-    case Phase::ended: break;
+    case Phase::ready:
+      return "Downloading";
+    case Phase::running:
+      return "Training";
+    case Phase::finishing:
+      return "Uploading";
+    case Phase::ended:
+      break;
   }
   if (outcome == Outcome::stopped && cause == Cause::limit) return "MaxRuntimeExceeded";
   return ended_status(outcome.value_or(Outcome::failed));

@@ -39,7 +39,8 @@ std::vector<StatusTransition> secondary_transitions(const domain::Job& job, std:
 std::string_view secondary_status(domain::Phase phase, bool stopping, std::optional<domain::Outcome> outcome,
                                   std::optional<domain::Cause> cause);
 
-// "AlgorithmError: exit code 3: ...", "InternalServerError: ...": at most 1,024 characters. Empty unless failed.
+// "AlgorithmError: exit code 3: ...", "InternalServerError: ...": at most 1,024 characters. Empty unless
+// failed.
 std::string failure_reason(const domain::Job& job);
 
 }  // namespace muster::api::sagemaker

@@ -31,8 +31,13 @@ Job job_with(std::vector<std::pair<std::int64_t, Phase>> history) {
 }
 
 TEST(Status, OfASuccess) {
-  auto job = job_with({{0, Phase::queued}, {0, Phase::launching}, {20, Phase::preparing}, {900, Phase::ready},
-                       {905, Phase::running}, {2000, Phase::finishing}, {2100, Phase::ended}});
+  auto job = job_with({{0, Phase::queued},
+                       {0, Phase::launching},
+                       {20, Phase::preparing},
+                       {900, Phase::ready},
+                       {905, Phase::running},
+                       {2000, Phase::finishing},
+                       {2100, Phase::ended}});
   job.end = End{};
   EXPECT_THAT(statuses(job), ElementsAre("Starting", "Downloading", "Training", "Uploading", "Completed"));
   const auto transitions = secondary_transitions(job, "", "");
@@ -52,7 +57,8 @@ TEST(Status, OfAWaitIsPending) {
 }
 
 TEST(Status, OfAStop) {
-  auto job = job_with({{0, Phase::queued}, {0, Phase::launching}, {10, Phase::preparing}, {20, Phase::running}});
+  auto job =
+      job_with({{0, Phase::queued}, {0, Phase::launching}, {10, Phase::preparing}, {20, Phase::running}});
   job.stop = Stop{Cause::user, Time{30}};
   job.history.push_back({.at = Time{30}, .phase = Phase::running, .stopping = true});
   EXPECT_EQ(primary_status(job), "Stopping");
@@ -61,14 +67,16 @@ TEST(Status, OfAStop) {
   job.history.push_back({.at = Time{50}, .phase = Phase::ended, .stopping = true});
   job.phase = Phase::ended;
   job.end = End{.outcome = Outcome::stopped, .cause = Cause::user};
-  EXPECT_THAT(statuses(job), ElementsAre("Starting", "Downloading", "Training", "Stopping", "Uploading", "Stopped"));
+  EXPECT_THAT(statuses(job),
+              ElementsAre("Starting", "Downloading", "Training", "Stopping", "Uploading", "Stopped"));
   job.end->cause = job.stop->cause = Cause::limit;
   EXPECT_EQ(statuses(job).back(), "MaxRuntimeExceeded");
   EXPECT_EQ(primary_status(job), "Stopped");
 }
 
 TEST(Status, AnotherRanksFailureIsNotAStop) {
-  auto job = job_with({{0, Phase::queued}, {0, Phase::launching}, {10, Phase::preparing}, {20, Phase::running}});
+  auto job =
+      job_with({{0, Phase::queued}, {0, Phase::launching}, {10, Phase::preparing}, {20, Phase::running}});
   job.stop = Stop{Cause::program, Time{30}};
   job.history.push_back({.at = Time{30}, .phase = Phase::running, .stopping = true});
   EXPECT_EQ(primary_status(job), "InProgress");
@@ -76,8 +84,13 @@ TEST(Status, AnotherRanksFailureIsNotAStop) {
 }
 
 TEST(Status, ARetryGoesBackToStarting) {
-  const auto job = job_with({{0, Phase::queued}, {0, Phase::launching}, {10, Phase::preparing}, {20, Phase::running},
-                             {30, Phase::queued}, {31, Phase::launching}, {40, Phase::preparing}});
+  const auto job = job_with({{0, Phase::queued},
+                             {0, Phase::launching},
+                             {10, Phase::preparing},
+                             {20, Phase::running},
+                             {30, Phase::queued},
+                             {31, Phase::launching},
+                             {40, Phase::preparing}});
   EXPECT_THAT(statuses(job), ElementsAre("Starting", "Downloading", "Training", "Starting", "Downloading"));
 }
 
@@ -97,7 +110,8 @@ TEST(Status, IsTotal) {
 TEST(FailureReason, NamesWhoFailedAndFits) {
   Job job;
   job.phase = Phase::ended;
-  job.end = End{.outcome = Outcome::failed, .cause = Cause::program, .reason = "algo-2: boom", .exit_code = 3};
+  job.end =
+      End{.outcome = Outcome::failed, .cause = Cause::program, .reason = "algo-2: boom", .exit_code = 3};
   EXPECT_EQ(failure_reason(job), "AlgorithmError: algo-2: boom, exit code: 3");
   job.end->reason = std::string(3000, 'x');
   EXPECT_EQ(failure_reason(job).size(), domain::kReasonMax);

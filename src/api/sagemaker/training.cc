@@ -15,8 +15,8 @@ std::string without_trailing_slash(std::string uri) {
 }
 
 std::string output_prefix(const json::Object& output, std::string_view job) {
-  return without_trailing_slash(json::opt_string(output, "S3OutputPath").value_or("")) + "/" + std::string(job) +
-         "/output";
+  return without_trailing_slash(json::opt_string(output, "S3OutputPath").value_or("")) + "/" +
+         std::string(job) + "/output";
 }
 
 bool compressed(const json::Object& output) {
@@ -43,7 +43,8 @@ domain::Channel make_channel(const Context& context, const json::Object& channel
   const auto* source = json::opt_object(channel, "DataSource");
   const auto* s3 = source == nullptr ? nullptr : json::opt_object(*source, "S3DataSource");
   if (s3 == nullptr) {
-    problems.add(path + ".DataSource must be an S3DataSource: other sources are not supported by this version");
+    problems.add(path +
+                 ".DataSource must be an S3DataSource: other sources are not supported by this version");
   } else {
     read_s3_source(context, *s3, path + ".DataSource.S3DataSource", out, problems);
   }
@@ -56,8 +57,8 @@ void add_channels(const Context& context, const json::Object& request, domain::W
   if (list == nullptr) return;
   for (std::size_t i = 0; i < list->size(); ++i) {
     const auto path = "InputDataConfig[" + std::to_string(i) + "]";
-    add_channel(make_channel(context, (*list)[i].as_object(), path, problems), path + ".ChannelName", workload,
-                problems);
+    add_channel(make_channel(context, (*list)[i].as_object(), path, problems), path + ".ChannelName",
+                workload, problems);
   }
 }
 
@@ -109,14 +110,17 @@ void refuse_unsupported(const json::Object& request, Problems& problems) {
   if (resources == nullptr) {
     problems.add("ResourceConfig is required and missing");
   } else {
-    problems.add_if(resources->contains("InstanceGroups"),
-                    "ResourceConfig.InstanceGroups: heterogeneous clusters are not supported by this version; "
-                    "use InstanceType and InstanceCount");
-    problems.add_if(json::opt_int(*resources, "KeepAlivePeriodInSeconds").value_or(0) > 0,
-                    "ResourceConfig.KeepAlivePeriodInSeconds: warm pools are not supported by this version; use 0");
+    problems.add_if(
+        resources->contains("InstanceGroups"),
+        "ResourceConfig.InstanceGroups: heterogeneous clusters are not supported by this version; "
+        "use InstanceType and InstanceCount");
+    problems.add_if(
+        json::opt_int(*resources, "KeepAlivePeriodInSeconds").value_or(0) > 0,
+        "ResourceConfig.KeepAlivePeriodInSeconds: warm pools are not supported by this version; use 0");
   }
-  problems.add_if(json::opt_bool(request, "EnableNetworkIsolation").value_or(false),
-                  "EnableNetworkIsolation cannot be enforced: local nodes share the machine's network; use false");
+  problems.add_if(
+      json::opt_bool(request, "EnableNetworkIsolation").value_or(false),
+      "EnableNetworkIsolation cannot be enforced: local nodes share the machine's network; use false");
   for (const auto* name : {"ServerlessJobConfig", "SessionChainingConfig"}) {
     problems.add_if(request.contains(name), std::string(name) + " is not supported by this version");
   }
@@ -124,22 +128,23 @@ void refuse_unsupported(const json::Object& request, Problems& problems) {
 
 void check_max_runtime(const json::Object& request, Problems& problems) {
   const auto seconds = max_runtime_seconds(request);
-  problems.add_if(seconds > kMaxRuntimeMost, "StoppingCondition.MaxRuntimeInSeconds is " + std::to_string(seconds) +
-                                                 ", at most " + std::to_string(kMaxRuntimeMost) + " is allowed");
+  problems.add_if(seconds > kMaxRuntimeMost, "StoppingCondition.MaxRuntimeInSeconds is " +
+                                                 std::to_string(seconds) + ", at most " +
+                                                 std::to_string(kMaxRuntimeMost) + " is allowed");
   const auto* condition = json::opt_object(request, "StoppingCondition");
   if (condition == nullptr) return;
   const auto wait = json::opt_int(*condition, "MaxWaitTimeInSeconds");
   problems.add_if(wait && *wait < seconds, "StoppingCondition.MaxWaitTimeInSeconds is " +
-                                               std::to_string(wait.value_or(0)) + ", less than MaxRuntimeInSeconds " +
-                                               std::to_string(seconds));
+                                               std::to_string(wait.value_or(0)) +
+                                               ", less than MaxRuntimeInSeconds " + std::to_string(seconds));
 }
 
 ApiResult<json::Object> create(const Context& context, const json::Object& request, const Caller& caller) {
   Problems problems;
   refuse_unsupported(request, problems);
   check_max_runtime(request, problems);
-  auto command =
-      begin_job(JobKind::training, json::opt_string(request, "TrainingJobName").value_or(""), request, caller);
+  auto command = begin_job(JobKind::training, json::opt_string(request, "TrainingJobName").value_or(""),
+                           request, caller);
   if (const auto* retry = json::opt_object(request, "RetryStrategy")) {
     command.retries = static_cast<int>(json::opt_int(*retry, "MaximumRetryAttempts").value_or(0));
   }
@@ -202,7 +207,8 @@ ApiResult<json::Object> describe(const Context& context, const json::Object& req
   if (!answer.contains("StoppingCondition")) {
     answer["StoppingCondition"] = {{"MaxRuntimeInSeconds", job.max_runtime.count() / 1000}};
   }
-  if (auto* output = answer["OutputDataConfig"].if_object(); output != nullptr && !output->contains("KmsKeyId")) {
+  if (auto* output = answer["OutputDataConfig"].if_object();
+      output != nullptr && !output->contains("KmsKeyId")) {
     (*output)["KmsKeyId"] = "";
   }
   for (const auto* flag :

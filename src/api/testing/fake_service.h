@@ -24,7 +24,8 @@ class FakeService final : public service::Service {
       view.job.id = domain::JobId{views.size() + 1};
       view.job.kind = submit->kind;
       view.job.name = submit->name;
-      view.job.created = view.job.modified = Time{1'700'000'000'000 + static_cast<std::int64_t>(views.size()) * 1000};
+      view.job.created = view.job.modified =
+          Time{1'700'000'000'000 + static_cast<std::int64_t>(views.size()) * 1000};
       view.job.history.push_back({.at = view.job.created});
       view.request = submit->request;
       views.push_back(view);
@@ -51,8 +52,12 @@ class FakeService final : public service::Service {
     std::vector<service::JobSummary> out;
     for (const auto& [job, request, explanation] : views) {
       if (job.kind != kind) continue;
-      out.push_back({.id = job.id, .kind = job.kind, .name = job.name, .created = job.created,
-                     .modified = job.modified, .phase = job.phase});
+      out.push_back({.id = job.id,
+                     .kind = job.kind,
+                     .name = job.name,
+                     .created = job.created,
+                     .modified = job.modified,
+                     .phase = job.phase});
     }
     return out;
   }

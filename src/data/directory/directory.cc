@@ -24,10 +24,13 @@ std::optional<std::string> read_line(const std::string& path) {
 
 Result<void> check_format(const std::string& path) {
   const auto format = read_line(path + "/FORMAT");
-  if (!format) return fail(ErrorCode::not_found, "no Muster data in " + path + "; start a service with: muster up --data " + path);
+  if (!format)
+    return fail(ErrorCode::not_found,
+                "no Muster data in " + path + "; start a service with: muster up --data " + path);
   if (*format != kFormat) {
     return fail(ErrorCode::unsupported, path + " has layout " + *format + ", this version reads layout " +
-                                            std::string(kFormat) + "; use the Muster that wrote it, or another --data");
+                                            std::string(kFormat) +
+                                            "; use the Muster that wrote it, or another --data");
   }
   return {};
 }
@@ -44,7 +47,8 @@ std::string DataDirectory::default_path() {
 Result<DataDirectory> DataDirectory::open_or_create(const std::string& path) {
   const auto absolute = std::filesystem::absolute(path).lexically_normal().string();
   const auto remedy = [&](const Error& error) {
-    return tl::unexpected(error.with_context("cannot use " + absolute + " as data directory (choose one with --data DIR or MUSTER_DATA)"));
+    return tl::unexpected(error.with_context(
+        "cannot use " + absolute + " as data directory (choose one with --data DIR or MUSTER_DATA)"));
   };
   if (auto made = make_directories(absolute, 0700); !made) return remedy(made.error());
   if (!std::filesystem::exists(absolute + "/FORMAT")) {
@@ -54,7 +58,8 @@ Result<DataDirectory> DataDirectory::open_or_create(const std::string& path) {
   }
   MUSTER_CHECK(check_format(absolute));
   DataDirectory directory(absolute);
-  for (const auto& part : {directory.keys(), directory.state(), directory.objects(), directory.logs(), directory.run()}) {
+  for (const auto& part :
+       {directory.keys(), directory.state(), directory.objects(), directory.logs(), directory.run()}) {
     if (auto made = make_directories(part, 0700); !made) return remedy(made.error());
   }
   return directory;
@@ -71,8 +76,10 @@ Result<FileLock> DataDirectory::lock() const {
   if (lock || lock.error().code != ErrorCode::failed_precondition) return lock;
   const auto holder = pid();
   return fail(ErrorCode::failed_precondition,
-              path_ + " is served by another musterd" + (holder ? " (process " + std::to_string(*holder) + ")" : "") +
-                  (endpoint() ? " at " + *endpoint() : "") + "; stop it with `muster down`, or choose another --data");
+              path_ + " is served by another musterd" +
+                  (holder ? " (process " + std::to_string(*holder) + ")" : "") +
+                  (endpoint() ? " at " + *endpoint() : "") +
+                  "; stop it with `muster down`, or choose another --data");
 }
 
 std::optional<std::string> DataDirectory::endpoint() const { return read_line(path_ + "/endpoint"); }

@@ -32,7 +32,8 @@ TEST(DataDirectory, RefusalsSayWhatToDo) {
   const TempDir dir;
   EXPECT_THAT(DataDirectory::open(dir / "none").error().message, HasSubstr("muster up --data"));
   ASSERT_TRUE(write_file_atomic(dir / "file", ""));
-  EXPECT_THAT(DataDirectory::open_or_create(dir / "file").error().message, HasSubstr("choose one with --data"));
+  EXPECT_THAT(DataDirectory::open_or_create(dir / "file").error().message,
+              HasSubstr("choose one with --data"));
   ASSERT_TRUE(DataDirectory::open_or_create(dir / "new"));
   ASSERT_TRUE(write_file_atomic(dir / "new/FORMAT", "2\n"));
   EXPECT_THAT(DataDirectory::open(dir / "new").error().message, HasSubstr("layout 2"));

@@ -36,7 +36,8 @@ class ObjectStore : public ::testing::Test {
     store = *std::move(opened);
   }
 
-  ports::ObjectResult<ports::Written> put(std::string_view key, std::string body, ports::PutOptions options = {}) {
+  ports::ObjectResult<ports::Written> put(std::string_view key, std::string body,
+                                          ports::PutOptions options = {}) {
     TextSource source(std::move(body));
     return store->put("bucket", key, source, options, Time{1000});
   }
@@ -62,7 +63,8 @@ ObjectFault fault_of(const ports::ObjectResult<T>& result) {
 }
 
 TEST_F(ObjectStore, GivesBackWhatWasPut) {
-  const auto written = put("a/b", "hello", {.attributes = {{"content-type", "text/plain"}, {"x-amz-meta-k", "v"}}});
+  const auto written =
+      put("a/b", "hello", {.attributes = {{"content-type", "text/plain"}, {"x-amz-meta-k", "v"}}});
   ASSERT_TRUE(written);
   EXPECT_EQ(written->etag, "5d41402abc4b2a76b9719d911017c592");
   EXPECT_EQ(get("a/b"), "hello");
@@ -70,7 +72,8 @@ TEST_F(ObjectStore, GivesBackWhatWasPut) {
   ASSERT_TRUE(info);
   EXPECT_EQ(info->size, 5U);
   EXPECT_EQ(info->modified, Time{1000});
-  EXPECT_THAT(info->attributes, ElementsAre(std::pair("content-type", "text/plain"), std::pair("x-amz-meta-k", "v")));
+  EXPECT_THAT(info->attributes,
+              ElementsAre(std::pair("content-type", "text/plain"), std::pair("x-amz-meta-k", "v")));
   EXPECT_EQ(info->parts, 0U);
 }
 
@@ -111,8 +114,9 @@ TEST_F(ObjectStore, RefusesKeysThatAreNone) {
 }
 
 TEST_F(ObjectStore, HostileKeysStayDistinct) {
-  const std::vector<std::string> keys = {"../../etc/passwd", "/", "//", "a//b", "a/b", "a/b/", "a b", "a+b", "a%20b", "a%2Bb",
-                                         ".", "..", "é", "e\xcc\x81", "😀", "\n", "\x01", "a\\b", "~", "'\"<&>"};
+  const std::vector<std::string> keys = {
+      "../../etc/passwd", "/", "//", "a//b", "a/b",  "a/b/", "a b",   "a+b", "a%20b", "a%2Bb", ".", "..", "é",
+      "e\xcc\x81",        "😀", "\n", "\x01", "a\\b", "~",    "'\"<&>"};
   for (const auto& key : keys) ASSERT_TRUE(put(key, "of " + key)) << key;
   for (const auto& key : keys) EXPECT_EQ(get(key), "of " + key);
   auto sorted = keys;
@@ -122,12 +126,14 @@ TEST_F(ObjectStore, HostileKeysStayDistinct) {
 
 TEST_F(ObjectStore, ChecksDigestsBeforeAnythingShows) {
   ASSERT_TRUE(put("k", "old"));
-  for (const auto kind : {Digest::md5, Digest::crc32, Digest::crc32c, Digest::crc64nvme, Digest::sha1, Digest::sha256}) {
+  for (const auto kind :
+       {Digest::md5, Digest::crc32, Digest::crc32c, Digest::crc64nvme, Digest::sha1, Digest::sha256}) {
     const auto right = crypto::digest(kind, "new");
     EXPECT_TRUE(put("right", "new", {.expected = {{kind, right}}})) << to_string(kind);
     auto wrong = right;
     wrong[0] = static_cast<char>(wrong[0] ^ 1);
-    EXPECT_EQ(fault_of(put("k", "new", {.expected = {{kind, wrong}}})), ObjectFault::bad_digest) << to_string(kind);
+    EXPECT_EQ(fault_of(put("k", "new", {.expected = {{kind, wrong}}})), ObjectFault::bad_digest)
+        << to_string(kind);
   }
   EXPECT_EQ(get("k"), "old");
 }
@@ -139,7 +145,8 @@ TEST_F(ObjectStore, ChecksDigestsThatComeBehindTheBody) {
   EXPECT_TRUE(store->put("bucket", "k", right, {.checksum = Digest::crc32}, Time{1}));
   TextSource wrong("newer");
   wrong.trailing = {{Digest::crc32, "zzzz"}};
-  EXPECT_EQ(fault_of(store->put("bucket", "k", wrong, {.checksum = Digest::crc32}, Time{1})), ObjectFault::bad_digest);
+  EXPECT_EQ(fault_of(store->put("bucket", "k", wrong, {.checksum = Digest::crc32}, Time{1})),
+            ObjectFault::bad_digest);
   EXPECT_EQ(get("k"), "new");
 }
 
@@ -154,7 +161,8 @@ TEST_F(ObjectStore, FailingSourceLeavesTheOldObjectAndNoFile) {
   ASSERT_TRUE(put("k", "old"));
   TextSource source(std::string(3 << 20, 'x'));
   source.fail_after = 2 << 20;
-  EXPECT_EQ(fault_of(store->put("bucket", "k", source, {.size = 3 << 20}, Time{1})), ObjectFault::source_failed);
+  EXPECT_EQ(fault_of(store->put("bucket", "k", source, {.size = 3 << 20}, Time{1})),
+            ObjectFault::source_failed);
   EXPECT_EQ(get("k"), "old");
   EXPECT_EQ(content_files(folder / "objects"), 1U);
 }
@@ -245,7 +253,8 @@ TEST_F(ObjectStore, Buckets) {
 TEST_F(ObjectStore, CopiesShareContent) {
   ASSERT_TRUE(put("from", "content", {.attributes = {{"x-amz-meta-a", "1"}}, .checksum = Digest::sha256}));
   ASSERT_TRUE(store->copy("bucket", "from", "bucket", "same", {}, Time{7}));
-  ASSERT_TRUE(store->copy("bucket", "from", "bucket", "new", {.replace = ports::Attributes{{"x-amz-meta-b", "2"}}}, Time{7}));
+  ASSERT_TRUE(store->copy("bucket", "from", "bucket", "new",
+                          {.replace = ports::Attributes{{"x-amz-meta-b", "2"}}}, Time{7}));
   EXPECT_EQ(content_files(folder / "objects"), 1U);
   EXPECT_THAT(store->head("bucket", "same")->attributes, ElementsAre(std::pair("x-amz-meta-a", "1")));
   EXPECT_THAT(store->head("bucket", "new")->attributes, ElementsAre(std::pair("x-amz-meta-b", "2")));
@@ -263,7 +272,8 @@ TEST_F(ObjectStore, CopiesShareContent) {
 
 TEST_F(ObjectStore, CopyOntoItselfKeepsTheContent) {
   ASSERT_TRUE(put("k", "content"));
-  ASSERT_TRUE(store->copy("bucket", "k", "bucket", "k", {.replace = ports::Attributes{{"x-amz-meta-b", "2"}}}, Time{7}));
+  ASSERT_TRUE(store->copy("bucket", "k", "bucket", "k", {.replace = ports::Attributes{{"x-amz-meta-b", "2"}}},
+                          Time{7}));
   EXPECT_EQ(get("k"), "content");
   ASSERT_TRUE(put("other", "x"));  // gives the reaper its time
   ASSERT_TRUE(wait_for_content_files(folder / "objects", 2));
@@ -279,13 +289,13 @@ TEST_F(ObjectStore, UploadBecomesItsParts) {
   part(id, 3, "not used in the end");
   part(id, 9, "replaced");
   const auto last = part(id, 9, "last");
-  const auto done = store->complete_upload("bucket", "big", id,
-                                           std::vector<ports::CompletedPart>{{2, first, {}}, {7, second, {}}, {9, last, {}}},
-                                           {}, Time{9});
+  const auto done = store->complete_upload(
+      "bucket", "big", id, std::vector<ports::CompletedPart>{{2, first, {}}, {7, second, {}}, {9, last, {}}},
+      {}, Time{9});
   ASSERT_TRUE(done) << done.error().error.message;
   EXPECT_EQ(get("big"), "0123456789first0123456789secondlast");
-  const auto md5s = crypto::digest(Digest::md5, "0123456789first") + crypto::digest(Digest::md5, "0123456789second") +
-                    crypto::digest(Digest::md5, "last");
+  const auto md5s = crypto::digest(Digest::md5, "0123456789first") +
+                    crypto::digest(Digest::md5, "0123456789second") + crypto::digest(Digest::md5, "last");
   EXPECT_EQ(done->etag, crypto::hex(crypto::digest(Digest::md5, md5s)) + "-3");
   EXPECT_EQ(store->head("bucket", "big")->parts, 3U);
   EXPECT_TRUE(wait_for_content_files(folder / "objects", 3));
@@ -322,9 +332,10 @@ TEST_F(ObjectStore, UploadRefusesWrongLists) {
   EXPECT_EQ(complete({}), ObjectFault::invalid_part);
   EXPECT_EQ(complete({{1, one, {}}}, {.size = 11}), ObjectFault::incomplete_body);
   EXPECT_EQ(complete({{1, one, {}}}, {.condition = {.etag = "x"}}), ObjectFault::no_such_key);
-  EXPECT_EQ(fault_of(store->complete_upload("bucket", "other", id, {}, {}, Time{9})), ObjectFault::no_such_upload);
-  EXPECT_TRUE(store->complete_upload("bucket", "big", id, std::vector<ports::CompletedPart>{{1, one, {}}, {2, two, {}}}, {},
-                                     Time{9}));
+  EXPECT_EQ(fault_of(store->complete_upload("bucket", "other", id, {}, {}, Time{9})),
+            ObjectFault::no_such_upload);
+  EXPECT_TRUE(store->complete_upload(
+      "bucket", "big", id, std::vector<ports::CompletedPart>{{1, one, {}}, {2, two, {}}}, {}, Time{9}));
 }
 
 TEST_F(ObjectStore, ChecksumsOfUploads) {
@@ -333,7 +344,8 @@ TEST_F(ObjectStore, ChecksumsOfUploads) {
   for (const auto kind : {Digest::crc32, Digest::crc32c, Digest::crc64nvme, Digest::sha1, Digest::sha256}) {
     for (const bool full : {false, true}) {
       if (full && (kind == Digest::sha1 || kind == Digest::sha256)) continue;
-      const auto created = store->create_upload("bucket", "big", {.checksum = kind, .full_object_checksum = full}, Time{5});
+      const auto created =
+          store->create_upload("bucket", "big", {.checksum = kind, .full_object_checksum = full}, Time{5});
       std::vector<ports::CompletedPart> parts;
       std::string digests;
       for (const auto& body : {first, second}) {
@@ -371,7 +383,8 @@ TEST_F(ObjectStore, AbortedUploadsLeaveNothing) {
   EXPECT_TRUE(wait_for_content_files(folder / "objects", 0));
   EXPECT_THAT(store->list_uploads("bucket", {})->uploads, IsEmpty());
   TextSource source("late");
-  EXPECT_EQ(fault_of(store->put_part("bucket", "big", id, 1, source, {}, Time{})), ObjectFault::no_such_upload);
+  EXPECT_EQ(fault_of(store->put_part("bucket", "big", id, 1, source, {}, Time{})),
+            ObjectFault::no_such_upload);
 }
 
 TEST_F(ObjectStore, ListsPartsAndUploadsInPages) {
@@ -384,7 +397,8 @@ TEST_F(ObjectStore, ListsPartsAndUploadsInPages) {
   EXPECT_FALSE(page->truncated);
   EXPECT_EQ(page->parts.back().number, 10U);
 
-  for (const auto* key : {"b", "a", "c/1", "big"}) ASSERT_TRUE(store->create_upload("bucket", key, {}, Time{5}));
+  for (const auto* key : {"b", "a", "c/1", "big"})
+    ASSERT_TRUE(store->create_upload("bucket", key, {}, Time{5}));
   std::vector<std::string> keys;
   ports::UploadQuery query{.max = 2};
   for (;;) {

@@ -1,5 +1,5 @@
-// Kills a writing process with SIGKILL at random moments: every acknowledged object is there and whole, no other
-// object is torn, and nothing is left that no object uses.
+// Kills a writing process with SIGKILL at random moments: every acknowledged object is there and whole, no
+// other object is torn, and nothing is left that no object uses.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -23,7 +23,8 @@ constexpr int kKeys = 6;  // of each writer
 // The bytes of generation `number` of a key: told apart by every byte, of a length that goes with it.
 std::string body_of(int writer, std::int64_t number) {
   const auto size = static_cast<std::size_t>(Rng::mix(static_cast<std::uint64_t>(number)) % 200'000);
-  return std::to_string(writer) + " " + std::to_string(number) + " " + std::string(size, static_cast<char>('a' + number % 26));
+  return std::to_string(writer) + " " + std::to_string(number) + " " +
+         std::string(size, static_cast<char>('a' + number % 26));
 }
 
 std::string key_of(int writer, std::int64_t number) {
@@ -78,7 +79,8 @@ bool upload_in_parts(ports::ObjectStore& store, const std::string& key, const st
 std::map<std::string, std::int64_t> acknowledged(int pipe, std::int64_t& largest) {
   std::string text;
   char buffer[4096];
-  for (ssize_t count = 0; (count = ::read(pipe, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(count));
+  for (ssize_t count = 0; (count = ::read(pipe, buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<std::size_t>(count));
   std::map<std::string, std::int64_t> newest;
   for (const auto line : split(text, '\n')) {
     const auto space = line.find(' ');

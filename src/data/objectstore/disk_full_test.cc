@@ -16,15 +16,16 @@ namespace {
 
 constexpr int kNoNamespaces = 77;
 
-#define REQUIRE(condition)                                                      \
-  do {                                                                          \
-    if (!(condition)) {                                                         \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);      \
-      return 1;                                                                 \
-    }                                                                           \
+#define REQUIRE(condition)                                                 \
+  do {                                                                     \
+    if (!(condition)) {                                                    \
+      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+      return 1;                                                            \
+    }                                                                      \
   } while (false)
 
-ports::ObjectResult<ports::Written> put(ports::ObjectStore& store, std::string_view key, std::size_t size, bool announced) {
+ports::ObjectResult<ports::Written> put(ports::ObjectStore& store, std::string_view key, std::size_t size,
+                                        bool announced) {
   TextSource source(std::string(size, 'x'));
   ports::PutOptions options;
   if (announced) options.size = size;
@@ -58,7 +59,8 @@ int fill_the_disk(const std::string& mount_point) {
     break;
   }
   REQUIRE(stored > 50);
-  REQUIRE(store.list("bucket", {.prefix = "small/"})->objects.size() == static_cast<std::size_t>(std::min(stored, 1000)));
+  REQUIRE(store.list("bucket", {.prefix = "small/"})->objects.size() ==
+          static_cast<std::size_t>(std::min(stored, 1000)));
   REQUIRE(read_object(store, "bucket", "small/0").size() == 20'000);
   // Removing makes room again.
   REQUIRE(store.remove("bucket", "k", {}));

@@ -18,12 +18,14 @@ struct Entry {
   bool operator==(const Entry&) const = default;
 };
 
-void showValue(const Entry& entry, std::ostream& out) { out << entry.text << (entry.prefix ? " (prefix)" : ""); }
+void showValue(const Entry& entry, std::ostream& out) {
+  out << entry.text << (entry.prefix ? " (prefix)" : "");
+}
 
 // What S3 says in words: keys with the prefix, in byte order; those that hold the delimiter behind the prefix
 // count once, as the text up to it.
-std::vector<Entry> model(const std::set<std::string>& keys, const std::string& prefix, const std::string& delimiter,
-                         const std::string& after) {
+std::vector<Entry> model(const std::set<std::string>& keys, const std::string& prefix,
+                         const std::string& delimiter, const std::string& after) {
   std::vector<Entry> out;
   for (const auto& key : keys) {
     if (key.rfind(prefix, 0) != 0) continue;
@@ -70,10 +72,11 @@ TEST(ListProperty, PagesJoinToTheModelsList) {
       TextSource empty("");
       RC_ASSERT(store.put(bucket, key, empty, {}, Time{1}).has_value());
     }
-    ports::ListQuery query{.prefix = word(2),
-                           .delimiter = *rc::gen::elementOf(std::vector<std::string>{"", "/", "/", "a", "//", "é"}),
-                           .after = word(3),
-                           .max = *rc::gen::inRange<std::size_t>(1, 6)};
+    ports::ListQuery query{
+        .prefix = word(2),
+        .delimiter = *rc::gen::elementOf(std::vector<std::string>{"", "/", "/", "a", "//", "é"}),
+        .after = word(3),
+        .max = *rc::gen::inRange<std::size_t>(1, 6)};
     const auto wanted = model(keys, query.prefix, query.delimiter, query.after);
     std::vector<Entry> got;
     for (std::size_t pages = 0;; ++pages) {

@@ -1,11 +1,10 @@
 // Opening, buckets and single objects. Uploads in parts: upload.cc.
-#include "data/objectstore/detail/directory_store.h"
-#include "data/objectstore/detail/refuse.h"
-
 #include <algorithm>
 
 #include "base/crypto.h"
 #include "base/text.h"
+#include "data/objectstore/detail/directory_store.h"
+#include "data/objectstore/detail/refuse.h"
 
 namespace muster::objectstore {
 
@@ -20,7 +19,8 @@ constexpr std::size_t kOpenAtOnce = 4;
 
 class FileObject final : public ports::OpenObject {
  public:
-  FileObject(ports::ObjectInfo info, std::vector<Piece> pieces) : info_(std::move(info)), pieces_(std::move(pieces)) {}
+  FileObject(ports::ObjectInfo info, std::vector<Piece> pieces)
+      : info_(std::move(info)), pieces_(std::move(pieces)) {}
   ~FileObject() override {
     if (reaper_ != nullptr) reaper_->unpin(pinned_);
   }
@@ -80,8 +80,9 @@ ObjectResult<BucketRow> find_bucket(Catalog& catalog, std::string_view name) {
 
 ObjectResult<void> check_key(std::string_view key) {
   if (key.empty() || key.size() > ports::ObjectLimits::key_bytes_max || !is_utf8(key)) {
-    return tl::unexpected(ObjectError(Error{
-        ErrorCode::invalid_argument, "a key has 1 to 1024 bytes of UTF-8, this one has " + std::to_string(key.size())}));
+    return tl::unexpected(
+        ObjectError(Error{ErrorCode::invalid_argument,
+                          "a key has 1 to 1024 bytes of UTF-8, this one has " + std::to_string(key.size())}));
   }
   return {};
 }
@@ -131,7 +132,9 @@ ReadPool::Lease::~Lease() {
 
 // ---- opening ----
 
-Result<std::unique_ptr<ports::ObjectStore>> open(const Options& options) { return DirectoryStore::open(options); }
+Result<std::unique_ptr<ports::ObjectStore>> open(const Options& options) {
+  return DirectoryStore::open(options);
+}
 
 Result<std::unique_ptr<ports::ObjectStore>> DirectoryStore::open(const Options& options) {
   MUSTER_CHECK(make_directories(options.directory, 0700));
@@ -230,12 +233,13 @@ ObjectResult<ports::Written> DirectoryStore::put(std::string_view bucket, std::s
   }
   const auto blob = next_blob();
   MUSTER_TRY(auto taken, take_in(source, options, folder_, buffers_, blob));
-  ObjectRow object{.key = std::string(key),
-                   .size = taken.size,
-                   .modified = now,
-                   .etag = crypto::hex(taken.md5),
-                   .blob = taken.content ? blob : 0,
-                   .extra = {.attributes = options.attributes, .checksum = checksum_of(options, taken), .upload = {}}};
+  ObjectRow object{
+      .key = std::string(key),
+      .size = taken.size,
+      .modified = now,
+      .etag = crypto::hex(taken.md5),
+      .blob = taken.content ? blob : 0,
+      .extra = {.attributes = options.attributes, .checksum = checksum_of(options, taken), .upload = {}}};
   auto done = commit(taken, [&](Catalog& catalog) -> ObjectResult<void> {
     MUSTER_TRY(const auto row, find_bucket(catalog, bucket));
     if (options.condition.absent || options.condition.etag) {

@@ -21,9 +21,10 @@ ObjectResult<UploadRow> find_upload(Catalog& catalog, std::int64_t bucket, std::
                                     std::string_view id) {
   MUSTER_TRY(auto row, catalog.upload(bucket, key, id));
   if (!row) {
-    return refuse(ObjectFault::no_such_upload,
-                  "The specified upload does not exist. The upload ID may be invalid, or the upload may have been "
-                  "aborted or completed.");
+    return refuse(
+        ObjectFault::no_such_upload,
+        "The specified upload does not exist. The upload ID may be invalid, or the upload may have been "
+        "aborted or completed.");
   }
   return *std::move(row);
 }
@@ -53,15 +54,17 @@ ObjectResult<std::vector<PartRow>> choose_parts(const std::vector<PartRow>& ther
       return refuse(ObjectFault::invalid_part_order,
                     "The list of parts was not in ascending order. Parts must be ordered by part number.");
     }
-    const auto at = std::lower_bound(there.begin(), there.end(), part.number,
-                                     [](const PartRow& row, std::uint32_t number) { return row.number < number; });
+    const auto at =
+        std::lower_bound(there.begin(), there.end(), part.number,
+                         [](const PartRow& row, std::uint32_t number) { return row.number < number; });
     if (at == there.end() || at->number != part.number || at->etag != part.etag) {
       return refuse(ObjectFault::invalid_part,
                     "One or more of the specified parts could not be found: " + part_name(part) +
                         " was not uploaded, or has another ETag than " + part.etag);
     }
     if (part.checksum && !at->checksum.empty() && *part.checksum != crypto::base64(at->checksum)) {
-      return refuse(ObjectFault::invalid_part, part_name(part) + " has another checksum than " + *part.checksum);
+      return refuse(ObjectFault::invalid_part,
+                    part_name(part) + " has another checksum than " + *part.checksum);
     }
     chosen.push_back(*at);
   }
@@ -106,8 +109,8 @@ std::optional<ports::Checksum> checksum_of(const UploadRow& upload, const std::v
 
 bool agrees(const ports::Checksum& said, const ports::Checksum& computed) {
   const auto dash = computed.value.find('-');
-  return said.kind == computed.kind &&
-         (said.value == computed.value || (computed.composite && said.value == computed.value.substr(0, dash)));
+  return said.kind == computed.kind && (said.value == computed.value ||
+                                        (computed.composite && said.value == computed.value.substr(0, dash)));
 }
 
 // The finished object but for its blob; checks what the caller says of the whole.
@@ -127,13 +130,14 @@ ObjectResult<ObjectRow> assemble(const UploadRow& upload, const std::vector<Part
                                                      std::to_string(ObjectLimits::object_bytes_max));
   }
   if (options.size && *options.size != object.size) {
-    return refuse(ObjectFault::incomplete_body, "the parts make " + std::to_string(object.size) + " bytes, not the " +
-                                                    std::to_string(*options.size) + " announced");
+    return refuse(ObjectFault::incomplete_body, "the parts make " + std::to_string(object.size) +
+                                                    " bytes, not the " + std::to_string(*options.size) +
+                                                    " announced");
   }
   if (options.checksum && object.extra.checksum && !agrees(*options.checksum, *object.extra.checksum)) {
-    return refuse(ObjectFault::bad_digest,
-                  "the " + std::string(to_string(object.extra.checksum->kind)) + " of the whole is " +
-                      object.extra.checksum->value + ", not " + options.checksum->value);
+    return refuse(ObjectFault::bad_digest, "the " + std::string(to_string(object.extra.checksum->kind)) +
+                                               " of the whole is " + object.extra.checksum->value + ", not " +
+                                               options.checksum->value);
   }
   return object;
 }
@@ -186,11 +190,11 @@ ObjectResult<ports::UploadInfo> DirectoryStore::upload(std::string_view bucket, 
 
 ObjectResult<ports::Written> DirectoryStore::put_part(std::string_view bucket, std::string_view key,
                                                       std::string_view id, std::uint32_t number,
-                                                      ports::ByteSource& source, const ports::PutOptions& options,
-                                                      Time now) {
+                                                      ports::ByteSource& source,
+                                                      const ports::PutOptions& options, Time now) {
   if (number < 1 || number > ObjectLimits::parts_max) {
-    return tl::unexpected(ObjectError(Error{ErrorCode::invalid_argument,
-                                            "Part number must be an integer between 1 and 10000, inclusive"}));
+    return tl::unexpected(ObjectError(
+        Error{ErrorCode::invalid_argument, "Part number must be an integer between 1 and 10000, inclusive"}));
   }
   auto adjusted = options;
   std::optional<crypto::Digest> kept;
@@ -227,7 +231,8 @@ ObjectResult<ports::Written> DirectoryStore::put_part(std::string_view bucket, s
 ObjectResult<ports::Written> DirectoryStore::complete_upload(std::string_view bucket, std::string_view key,
                                                              std::string_view id,
                                                              std::span<const ports::CompletedPart> parts,
-                                                             const ports::CompleteOptions& options, Time now) {
+                                                             const ports::CompleteOptions& options,
+                                                             Time now) {
   ports::Written written;
   const auto composite = next_blob();
   auto done = writer_.run([&](Catalog& catalog) -> ObjectResult<void> {
@@ -264,7 +269,8 @@ ObjectResult<ports::Written> DirectoryStore::complete_upload(std::string_view bu
   return written;
 }
 
-ObjectResult<void> DirectoryStore::abort_upload(std::string_view bucket, std::string_view key, std::string_view id) {
+ObjectResult<void> DirectoryStore::abort_upload(std::string_view bucket, std::string_view key,
+                                                std::string_view id) {
   auto done = writer_.run_freeing([&](Catalog& catalog) -> ObjectResult<void> {
     MUSTER_TRY(const auto row, find_bucket(catalog, bucket));
     MUSTER_CHECK(find_upload(catalog, row.id, key, id));
@@ -285,8 +291,11 @@ ObjectResult<ports::PartPage> DirectoryStore::list_parts(std::string_view bucket
   ports::PartPage page{.upload = info_of(upload), .parts = {}, .truncated = rows.size() > max};
   if (page.truncated) rows.pop_back();
   for (const auto& part : rows) {
-    ports::PartInfo info{
-        .number = part.number, .size = part.size, .etag = part.etag, .checksum = {}, .modified = part.modified};
+    ports::PartInfo info{.number = part.number,
+                         .size = part.size,
+                         .etag = part.etag,
+                         .checksum = {},
+                         .modified = part.modified};
     if (page.upload.checksum) {
       info.checksum = ports::Checksum{.kind = *page.upload.checksum, .value = crypto::base64(part.checksum)};
     }

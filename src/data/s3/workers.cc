@@ -50,9 +50,7 @@ void Meter::add_file() {
   tell(false);
 }
 
-void Meter::finish() {
-  tell(true);
-}
+void Meter::finish() { tell(true); }
 
 void Meter::tell(bool always) {
   if (!progress_) return;

@@ -7,9 +7,7 @@ namespace muster::engine::contract {
 namespace {
 
 constexpr domain::AttemptId kAttempt{7};
-domain::LaunchId launch_id(int rank) {
-  return {.attempt = kAttempt, .rank = rank, .incarnation = 1};
-}
+domain::LaunchId launch_id(int rank) { return {.attempt = kAttempt, .rank = rank, .incarnation = 1}; }
 
 const domain::Observation* find(const std::vector<domain::Observation>& all, const domain::LaunchId& id) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.id == id; });

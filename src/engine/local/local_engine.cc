@@ -269,20 +269,12 @@ LocalEngine::~LocalEngine() = default;
 void LocalEngine::on_exit(std::function<void(const ports::NodeExit&)> handler) {
   impl_->watcher().start(std::move(handler));
 }
-Result<domain::Inventory> LocalEngine::inventory() {
-  return impl_->inventory();
-}
-Result<void> LocalEngine::launch(const domain::GangLaunch& gang) {
-  return impl_->launch(gang);
-}
+Result<domain::Inventory> LocalEngine::inventory() { return impl_->inventory(); }
+Result<void> LocalEngine::launch(const domain::GangLaunch& gang) { return impl_->launch(gang); }
 Result<void> LocalEngine::stop(const domain::LaunchId& id, Millis grace) {
   return impl_->watcher().stop(id, grace);
 }
-Result<void> LocalEngine::release(const domain::LaunchId& id) {
-  return impl_->release(id);
-}
-Result<std::vector<domain::Observation>> LocalEngine::observe() {
-  return impl_->watcher().observe();
-}
+Result<void> LocalEngine::release(const domain::LaunchId& id) { return impl_->release(id); }
+Result<std::vector<domain::Observation>> LocalEngine::observe() { return impl_->watcher().observe(); }
 
 }  // namespace muster::engine::local

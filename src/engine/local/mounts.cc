@@ -102,9 +102,7 @@ Result<void> mount_opt(int folder, std::vector<std::string>& left_out) {
   return own_folder(folder, "home");
 }
 
-Result<void> mount_hosts(int folder) {
-  return bind_mount(through(folder, "hosts"), "/etc/hosts");
-}
+Result<void> mount_hosts(int folder) { return bind_mount(through(folder, "hosts"), "/etc/hosts"); }
 
 Result<void> cover(const std::string& path) {
   for (const auto* never : {"", "/", "/opt", "/proc", "/dev"}) {

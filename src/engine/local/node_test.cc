@@ -18,9 +18,7 @@ namespace muster::engine::local {
 namespace {
 
 constexpr domain::AttemptId kAttempt{1};
-domain::LaunchId launch_id(int rank) {
-  return {.attempt = kAttempt, .rank = rank, .incarnation = 1};
-}
+domain::LaunchId launch_id(int rank) { return {.attempt = kAttempt, .rank = rank, .incarnation = 1}; }
 
 #define ASSERT_OK(expression)                                    \
   do {                                                           \
@@ -54,9 +52,7 @@ bool is_free(const std::string& path) {
   const auto fd = open_file(path, O_RDWR);
   return fd && ::flock(fd->get(), LOCK_EX | LOCK_NB) == 0;
 }
-bool is_held(const std::string& path) {
-  return ::access(path.c_str(), F_OK) == 0 && !is_free(path);
-}
+bool is_held(const std::string& path) { return ::access(path.c_str(), F_OK) == 0 && !is_free(path); }
 
 // Data directories hold more than run/: keys, another job's folder.
 void plant_secrets(const LocalWorld& world) {

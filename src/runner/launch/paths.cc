@@ -26,9 +26,7 @@ Result<S3Location> parse_s3_uri(std::string_view uri) {
   return out;
 }
 
-std::string to_string(const S3Location& location) {
-  return "s3://" + location.bucket + "/" + location.key;
-}
+std::string to_string(const S3Location& location) { return "s3://" + location.bucket + "/" + location.key; }
 
 S3Location below(const S3Location& prefix, std::string_view name) {
   auto key = prefix.key;

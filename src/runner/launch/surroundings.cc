@@ -41,9 +41,7 @@ json::Object input_data_config(const domain::Workload& work) {
   return out;
 }
 
-bool built_in(const domain::Workload& work) {
-  return work.program == "train" || work.program == "data";
-}
+bool built_in(const domain::Workload& work) { return work.program == "train" || work.program == "data"; }
 
 }  // namespace
 
@@ -80,9 +78,7 @@ std::vector<std::string> folders(const domain::NodeLaunch& launch) {
   return {out.begin(), out.end()};
 }
 
-int master_port(const domain::LaunchId& id) {
-  return 16'384 + static_cast<int>(id.attempt.value % 12'000);
-}
+int master_port(const domain::LaunchId& id) { return 16'384 + static_cast<int>(id.attempt.value % 12'000); }
 
 std::map<std::string, std::string> environment(const domain::NodeLaunch& launch, const NodeFacts& node) {
   const auto& work = launch.workload;

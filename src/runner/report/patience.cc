@@ -9,9 +9,7 @@ Patience::Patience(Options options)
       heard_ms_(boot_time().count()),
       rng_(static_cast<std::uint64_t>(boot_time().count())) {}
 
-void Patience::heard() {
-  heard_ms_.store(boot_time().count());
-}
+void Patience::heard() { heard_ms_.store(boot_time().count()); }
 
 bool Patience::pause(std::stop_token stop, Millis wait) {
   std::unique_lock lock(mutex_);

@@ -24,9 +24,7 @@ OutputPump::OutputPump(Command& command, Line line, std::function<void()> pause)
   MUSTER_ASSERT(stop_);
 }
 
-OutputPump::~OutputPump() {
-  finish(Millis{0});
-}
+OutputPump::~OutputPump() { finish(Millis{0}); }
 
 void OutputPump::finish(Millis wait) {
   std::unique_lock lock(mutex_);

@@ -27,12 +27,8 @@ std::int64_t now_ns() {
 
 }  // namespace
 
-FakeControl::FakeControl(int world) : world_(world) {
-  start();
-}
-FakeControl::~FakeControl() {
-  stop();
-}
+FakeControl::FakeControl(int world) : world_(world) { start(); }
+FakeControl::~FakeControl() { stop(); }
 
 void FakeControl::start() {
   net::ServerOptions options;
@@ -147,7 +143,9 @@ net::Response FakeControl::take_logs(int rank, const std::string& body) {
   auto sequence = batch->first_sequence;
   for (const auto& line : batch->lines) {
     if (sequence++ != all.size()) continue;
-    if (!all.empty()) { EXPECT_LE(all.back().time, line.time); }
+    if (!all.empty()) {
+      EXPECT_LE(all.back().time, line.time);
+    }
     if (first_line_ns == 0 && line.text.substr(0, 7) != "muster:") first_line_ns = now_ns();
     all.push_back(line);
   }

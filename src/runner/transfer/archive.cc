@@ -59,9 +59,7 @@ Entry entry_of(const TreeEntry& from) {
   return entry;
 }
 
-tl::unexpected<Error> stopped() {
-  return fail(ErrorCode::cancelled, "stopped");
-}
+tl::unexpected<Error> stopped() { return fail(ErrorCode::cancelled, "stopped"); }
 
 }  // namespace
 

@@ -15,9 +15,7 @@ std::string folder_of(const std::string& name) {
   return slash == std::string::npos ? "" : name.substr(0, slash + 1);
 }
 
-bool is_manifest(const std::string& name) {
-  return name.substr(folder_of(name).size()) == kManifest;
-}
+bool is_manifest(const std::string& name) { return name.substr(folder_of(name).size()) == kManifest; }
 
 bool begins_with(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
@@ -49,9 +47,7 @@ Result<Transferred> CheckpointSync::restore(std::stop_token stop) {
   return restored;
 }
 
-Result<Transferred> CheckpointSync::scan(std::stop_token stop) {
-  return pass(false, stop);
-}
+Result<Transferred> CheckpointSync::scan(std::stop_token stop) { return pass(false, stop); }
 
 Result<Transferred> CheckpointSync::finish(std::stop_token stop) {
   auto done = pass(true, stop);

@@ -22,12 +22,8 @@ namespace fs = std::filesystem;
 
 const std::stop_token kNever;
 
-RetryOptions fast() {
-  return {.away_max = Millis{300}, .first_wait = Millis{1}, .last_wait = Millis{2}};
-}
-StageOptions stage_options() {
-  return {.retry = fast()};
-}
+RetryOptions fast() { return {.away_max = Millis{300}, .first_wait = Millis{1}, .last_wait = Millis{2}}; }
+StageOptions stage_options() { return {.retry = fast()}; }
 
 void put(const std::string& path, const std::string& content) {
   fs::create_directories(fs::path(path).parent_path());

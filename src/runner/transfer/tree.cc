@@ -140,8 +140,6 @@ std::string read_small(const Tree& tree, std::string_view name, std::size_t byte
   return out;
 }
 
-std::string descriptor_path(const UniqueFd& file) {
-  return "/proc/self/fd/" + std::to_string(file.get());
-}
+std::string descriptor_path(const UniqueFd& file) { return "/proc/self/fd/" + std::to_string(file.get()); }
 
 }  // namespace muster::runner

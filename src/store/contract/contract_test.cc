@@ -69,15 +69,19 @@ TEST_P(StoreContract, WhatWasCommittedIsThereAfterReopening) {
   auto* store = &place_->open();
   const auto epoch = store->open_epoch()->epoch;
   EXPECT_EQ(store->commit(0, epoch, put(1, "one"))->commit_sequence, 1U);
-  EXPECT_EQ(store->commit(1, epoch, {{Put{Outbox{1, "k", "uno"}}, Put{Outbox{2, "k", "two"}}, Put{Outbox{3, "k", "3"}},
-                                      Erase{RecordKind::outbox, "3"}, Erase{RecordKind::job, "99"}}})
-                ->commit_sequence, 2U);
+  EXPECT_EQ(store
+                ->commit(1, epoch,
+                         {{Put{Outbox{1, "k", "uno"}}, Put{Outbox{2, "k", "two"}}, Put{Outbox{3, "k", "3"}},
+                           Erase{RecordKind::outbox, "3"}, Erase{RecordKind::job, "99"}}})
+                ->commit_sequence,
+            2U);
   store = &place_->open();
   EXPECT_EQ(store->meta()->commit_sequence, 2U);
   const auto loaded = store->load();
   ASSERT_TRUE(loaded);
   std::vector<Outbox> entries;
-  for (const auto& change : loaded->changes) entries.push_back(std::get<Outbox>(std::get<Put>(change).record));
+  for (const auto& change : loaded->changes)
+    entries.push_back(std::get<Outbox>(std::get<Put>(change).record));
   EXPECT_EQ(entries, (std::vector<Outbox>{{1, "k", "uno"}, {2, "k", "two"}}));
 }
 
@@ -97,7 +101,8 @@ TEST_P(StoreContract, AMovedSequenceOrEpochFencesTheWriterOut) {
   auto& store = place_->open();
   const auto epoch = store.open_epoch()->epoch;
   ASSERT_TRUE(store.commit(0, epoch, put(1, "a")));
-  for (const auto& [sequence, of] : {std::pair{std::uint64_t{0}, epoch}, {std::uint64_t{1}, epoch - 1}, {std::uint64_t{2}, epoch}}) {
+  for (const auto& [sequence, of] :
+       {std::pair{std::uint64_t{0}, epoch}, {std::uint64_t{1}, epoch - 1}, {std::uint64_t{2}, epoch}}) {
     const auto refused = store.commit(sequence, of, put(2, "b"));
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, ErrorCode::failed_precondition);
@@ -165,14 +170,16 @@ TEST(SqliteStore, OnAFullDiskTheBallastLetsEndsBeWritten) {
   }
   // Small writes may still find room in the log; a larger one needs what was held back.
   for (int i = 0; i < 40; ++i) {
-    const auto done = store->commit(sequence, epoch, put(static_cast<std::uint64_t>(i), std::string(30'000, 'x')));
+    const auto done =
+        store->commit(sequence, epoch, put(static_cast<std::uint64_t>(i), std::string(30'000, 'x')));
     ASSERT_TRUE(done) << i << ": " << done.error().message;
     sequence = done->commit_sequence;
   }
   EXPECT_TRUE(store->low_on_space());
   Error error;
   for (int i = 0; i < 400 && error.message.empty(); ++i) {
-    const auto done = store->commit(sequence, epoch, put(static_cast<std::uint64_t>(i), std::string(60'000, 'x')));
+    const auto done =
+        store->commit(sequence, epoch, put(static_cast<std::uint64_t>(i), std::string(60'000, 'x')));
     if (done) {
       sequence = done->commit_sequence;
     } else {

@@ -34,8 +34,8 @@ Result<ports::StoreMeta> MemoryStore::commit(std::uint64_t expected_sequence, st
   if (expected_sequence != meta_.commit_sequence || epoch != meta_.epoch) {
     return fail(ErrorCode::failed_precondition,
                 "the store is at commit " + std::to_string(meta_.commit_sequence) + " of epoch " +
-                    std::to_string(meta_.epoch) + ", not at " + std::to_string(expected_sequence) + " of epoch " +
-                    std::to_string(epoch) + ": another process writes to it");
+                    std::to_string(meta_.epoch) + ", not at " + std::to_string(expected_sequence) +
+                    " of epoch " + std::to_string(epoch) + ": another process writes to it");
   }
   if (commits_left_) {
     if (*commits_left_ == 0) return fail(ErrorCode::io, "the store was told to fail");

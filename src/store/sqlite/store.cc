@@ -38,14 +38,16 @@ struct Statements {
   static Result<Statements> prepare(sqlite::Database& database) {
     MUSTER_TRY(auto meta, database.prepare("SELECT commit_sequence, epoch, format FROM meta WHERE id = 1"));
     MUSTER_TRY(auto advance, database.prepare("UPDATE meta SET commit_sequence = ?, epoch = ? WHERE id = 1"));
-    MUSTER_TRY(auto put, database.prepare("INSERT INTO record(kind, key, revision, version, body) VALUES(?, ?, 1, ?, ?) "
-                                          "ON CONFLICT(kind, key) DO UPDATE SET revision = revision + 1, "
-                                          "version = excluded.version, body = excluded.body"));
+    MUSTER_TRY(auto put, database.prepare(
+                             "INSERT INTO record(kind, key, revision, version, body) VALUES(?, ?, 1, ?, ?) "
+                             "ON CONFLICT(kind, key) DO UPDATE SET revision = revision + 1, "
+                             "version = excluded.version, body = excluded.body"));
     MUSTER_TRY(auto erase, database.prepare("DELETE FROM record WHERE kind = ? AND key = ?"));
     MUSTER_TRY(auto read, database.prepare("SELECT version, body FROM record WHERE kind = ? AND key = ?"));
-    MUSTER_TRY(auto load, database.prepare("SELECT kind, version, body FROM record WHERE kind IN (1, 2, 3, 5, 6)"));
-    return Statements{std::move(meta), std::move(advance), std::move(put),
-                      std::move(erase), std::move(read),  std::move(load)};
+    MUSTER_TRY(auto load,
+               database.prepare("SELECT kind, version, body FROM record WHERE kind IN (1, 2, 3, 5, 6)"));
+    return Statements{std::move(meta),  std::move(advance), std::move(put),
+                      std::move(erase), std::move(read),    std::move(load)};
   }
 };
 
@@ -135,14 +137,15 @@ class SqliteStore final : public ports::Store {
         .run();
   }
 
-  Result<ports::StoreMeta> write(std::uint64_t expected_sequence, std::uint64_t epoch, const domain::Commit& commit) {
+  Result<ports::StoreMeta> write(std::uint64_t expected_sequence, std::uint64_t epoch,
+                                 const domain::Commit& commit) {
     MUSTER_TRY(auto transaction, sqlite::Transaction::begin(database_));
     MUSTER_TRY(auto now, meta());
     if (now.commit_sequence != expected_sequence || now.epoch != epoch) {
       return fail(ErrorCode::failed_precondition,
                   "the store is at commit " + std::to_string(now.commit_sequence) + " of epoch " +
-                      std::to_string(now.epoch) + ", not at " + std::to_string(expected_sequence) + " of epoch " +
-                      std::to_string(epoch) + ": another process writes to it");
+                      std::to_string(now.epoch) + ", not at " + std::to_string(expected_sequence) +
+                      " of epoch " + std::to_string(epoch) + ": another process writes to it");
     }
     for (const auto& change : commit.changes) MUSTER_CHECK(write(change));
     ++now.commit_sequence;
@@ -170,11 +173,13 @@ class SqliteStore final : public ports::Store {
 
 }  // namespace
 
-Result<std::unique_ptr<ports::Store>> open_sqlite(const std::string& directory, const SqliteOptions& options) {
+Result<std::unique_ptr<ports::Store>> open_sqlite(const std::string& directory,
+                                                  const SqliteOptions& options) {
   MUSTER_TRY(auto database, sqlite::Database::open(directory + "/state.db", {.full_sync = true}));
   MUSTER_CHECK(database.execute(kSchema));
-  MUSTER_CHECK(database.execute("INSERT OR IGNORE INTO meta(id, commit_sequence, epoch, format) VALUES(1, 0, 0, " +
-                                std::to_string(kFormat) + ")"));
+  MUSTER_CHECK(
+      database.execute("INSERT OR IGNORE INTO meta(id, commit_sequence, epoch, format) VALUES(1, 0, 0, " +
+                       std::to_string(kFormat) + ")"));
   MUSTER_TRY(auto statements, Statements::prepare(database));
   Ballast ballast(directory + "/ballast", options.ballast_bytes);
   ballast.restore();

@@ -37,22 +37,25 @@ std::string file_name_of(std::string_view name) {
 
 Result<void> check_name(std::string_view what, std::string_view name) {
   if (!name.empty() && name.size() <= kNameMax) return {};
-  return fail(ErrorCode::invalid_argument, std::string(what) + " names have 1 to " + std::to_string(kNameMax) +
-                                               " bytes; this one has " + std::to_string(name.size()));
+  return fail(ErrorCode::invalid_argument, std::string(what) + " names have 1 to " +
+                                               std::to_string(kNameMax) + " bytes; this one has " +
+                                               std::to_string(name.size()));
 }
 
 class FileLogStore final : public ports::LogStore {
  public:
-  FileLogStore(std::string folder, const LogStoreOptions& options) : folder_(std::move(folder)), options_(options) {}
+  FileLogStore(std::string folder, const LogStoreOptions& options)
+      : folder_(std::move(folder)), options_(options) {}
 
   Result<void> load();
   Result<void> create(std::string_view group, std::string_view stream, Time now) override;
   Result<std::uint64_t> append(std::string_view group, std::string_view stream,
-                               std::optional<std::uint64_t> first_sequence, std::span<const ports::LogLine> lines,
-                               Time now) override;
+                               std::optional<std::uint64_t> first_sequence,
+                               std::span<const ports::LogLine> lines, Time now) override;
   Result<std::vector<ports::LogGroup>> groups(std::string_view prefix) override;
   Result<std::vector<ports::LogStream>> streams(std::string_view group, std::string_view prefix) override;
-  Result<ports::LogPage> read(std::string_view group, std::string_view stream, const ports::LogQuery& query) override;
+  Result<ports::LogPage> read(std::string_view group, std::string_view stream,
+                              const ports::LogQuery& query) override;
   Result<void> remove(std::string_view group, std::string_view stream) override;
 
  private:
@@ -112,7 +115,8 @@ Result<void> FileLogStore::load_group(const std::string& folder) {
     std::sort(paths.begin(), paths.end());
     MUSTER_TRY(StreamPointer stream, StreamFile::open(prefix, std::move(paths), options_.segment_bytes_max));
     if (stream->group() != name) {
-      return fail(ErrorCode::corrupt, prefix + ": a stream of log group " + stream->group() + " in the folder of " + name);
+      return fail(ErrorCode::corrupt,
+                  prefix + ": a stream of log group " + stream->group() + " in the folder of " + name);
     }
     group.streams.emplace(stream->name(), std::move(stream));
   }
@@ -129,7 +133,8 @@ Result<FileLogStore::Group*> FileLogStore::group_for_create(std::string_view nam
   object["name"] = std::string(name);
   object["created"] = now.unix_ms;
   MUSTER_CHECK(write_file_atomic(folder + "/" + kGroupFile, json::dump(object)));
-  return &groups_.emplace(std::string(name), Group{.folder = folder, .created = now, .streams = {}}).first->second;
+  return &groups_.emplace(std::string(name), Group{.folder = folder, .created = now, .streams = {}})
+              .first->second;
 }
 
 Result<void> FileLogStore::create(std::string_view group, std::string_view stream, Time now) {
@@ -139,8 +144,9 @@ Result<void> FileLogStore::create(std::string_view group, std::string_view strea
   const std::unique_lock lock(mutex_);
   MUSTER_TRY(Group * to, group_for_create(group, now));
   if (to->streams.count(stream) > 0) return {};
-  MUSTER_TRY(StreamPointer made, StreamFile::create(to->folder + "/" + file_name_of(stream), std::string(group),
-                                                    std::string(stream), now, options_.segment_bytes_max));
+  MUSTER_TRY(StreamPointer made,
+             StreamFile::create(to->folder + "/" + file_name_of(stream), std::string(group),
+                                std::string(stream), now, options_.segment_bytes_max));
   to->streams.emplace(std::string(stream), std::move(made));
   return {};
 }
@@ -148,18 +154,22 @@ Result<void> FileLogStore::create(std::string_view group, std::string_view strea
 Result<FileLogStore::StreamPointer> FileLogStore::find(std::string_view group, std::string_view stream) {
   const std::shared_lock lock(mutex_);
   const auto g = groups_.find(group);
-  if (g == groups_.end()) return fail(ErrorCode::not_found, "log group " + std::string(group) + " does not exist");
+  if (g == groups_.end())
+    return fail(ErrorCode::not_found, "log group " + std::string(group) + " does not exist");
   const auto s = g->second.streams.find(stream);
   if (s == g->second.streams.end()) {
-    return fail(ErrorCode::not_found, "log stream " + std::string(stream) + " does not exist in " + std::string(group));
+    return fail(ErrorCode::not_found,
+                "log stream " + std::string(stream) + " does not exist in " + std::string(group));
   }
   return s->second;
 }
 
-Result<std::vector<FileLogStore::StreamPointer>> FileLogStore::matching(std::string_view group, std::string_view prefix) {
+Result<std::vector<FileLogStore::StreamPointer>> FileLogStore::matching(std::string_view group,
+                                                                        std::string_view prefix) {
   const std::shared_lock lock(mutex_);
   const auto g = groups_.find(group);
-  if (g == groups_.end()) return fail(ErrorCode::not_found, "log group " + std::string(group) + " does not exist");
+  if (g == groups_.end())
+    return fail(ErrorCode::not_found, "log group " + std::string(group) + " does not exist");
   std::vector<StreamPointer> out;
   const auto& streams = g->second.streams;
   for (auto it = streams.lower_bound(prefix); it != streams.end() && it->first.starts_with(prefix); ++it) {
@@ -221,7 +231,8 @@ Result<void> FileLogStore::remove(std::string_view group, std::string_view strea
 
 }  // namespace
 
-Result<std::unique_ptr<ports::LogStore>> open_log_store(const std::string& folder, const LogStoreOptions& options) {
+Result<std::unique_ptr<ports::LogStore>> open_log_store(const std::string& folder,
+                                                        const LogStoreOptions& options) {
   auto store = std::make_unique<FileLogStore>(folder, options);
   auto loaded = store->load();
   if (!loaded) return tl::unexpected(loaded.error().with_context("cannot open the logs in " + folder));

@@ -16,6 +16,7 @@ struct LogStoreOptions {
 
 // Opens or makes `folder`. Cost: one small read a segment; contents are read at first use of a stream.
 // Precondition: this process alone writes in `folder` (the data directory's lock).
-Result<std::unique_ptr<ports::LogStore>> open_log_store(const std::string& folder, const LogStoreOptions& options = {});
+Result<std::unique_ptr<ports::LogStore>> open_log_store(const std::string& folder,
+                                                        const LogStoreOptions& options = {});
 
 }  // namespace muster::telemetry

@@ -1,5 +1,5 @@
-// The contract suite of ports::LogStore, on the memory and the file adapter, and what is the file adapter's own:
-// restart, torn tails, damage, full disk.
+// The contract suite of ports::LogStore, on the memory and the file adapter, and what is the file adapter's
+// own: restart, torn tails, damage, full disk.
 #include "telemetry/logs/log_store.h"
 
 #include <fcntl.h>
@@ -41,13 +41,15 @@ std::vector<std::string> texts(const ports::LogPage& page) {
   return out;
 }
 
-ports::LogPage read(ports::LogStore& store, const ports::LogQuery& query = {}, std::string_view stream = kStream) {
+ports::LogPage read(ports::LogStore& store, const ports::LogQuery& query = {},
+                    std::string_view stream = kStream) {
   auto page = store.read(kGroup, stream, query);
   EXPECT_TRUE(page) << page.error().message;
   return page.value_or(ports::LogPage{});
 }
 
-std::unique_ptr<ports::LogStore> open_files(const std::string& folder, std::uint64_t segment_bytes_max = 64 << 20) {
+std::unique_ptr<ports::LogStore> open_files(const std::string& folder,
+                                            std::uint64_t segment_bytes_max = 64 << 20) {
   auto store = open_log_store(folder, {.segment_bytes_max = segment_bytes_max});
   EXPECT_TRUE(store) << store.error().message;
   return std::move(*store);
@@ -59,9 +61,15 @@ class LogStoreContract : public ::testing::TestWithParam<Kind> {
  protected:
   LogStoreContract() {
     switch (GetParam()) {
-      case Kind::memory: store_ = make_memory_log_store(); break;
-      case Kind::files: store_ = open_files(folder_ / "logs"); break;
-      case Kind::small_segments: store_ = open_files(folder_ / "logs", 300); break;
+      case Kind::memory:
+        store_ = make_memory_log_store();
+        break;
+      case Kind::files:
+        store_ = open_files(folder_ / "logs");
+        break;
+      case Kind::small_segments:
+        store_ = open_files(folder_ / "logs", 300);
+        break;
     }
   }
   void create(std::string_view stream = kStream) { ASSERT_TRUE(store_->create(kGroup, stream, Time{5})); }
@@ -76,7 +84,8 @@ class LogStoreContract : public ::testing::TestWithParam<Kind> {
   std::unique_ptr<ports::LogStore> store_;
 };
 
-INSTANTIATE_TEST_SUITE_P(All, LogStoreContract, ::testing::Values(Kind::memory, Kind::files, Kind::small_segments));
+INSTANTIATE_TEST_SUITE_P(All, LogStoreContract,
+                         ::testing::Values(Kind::memory, Kind::files, Kind::small_segments));
 
 TEST_P(LogStoreContract, AppendedLinesAreRead) {
   create();
@@ -125,7 +134,8 @@ TEST_P(LogStoreContract, UnknownNamesAndBadNames) {
 
 TEST_P(LogStoreContract, ALineAboveTheLimitIsRefusedWhole) {
   create();
-  const auto refused = store_->append(kGroup, kStream, 0, lines_of({{1, "a"}, {2, std::string((256 << 10) + 1, 'x')}}), Time{1});
+  const auto refused = store_->append(kGroup, kStream, 0,
+                                      lines_of({{1, "a"}, {2, std::string((256 << 10) + 1, 'x')}}), Time{1});
   EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
   EXPECT_THAT(read(*store_).events, IsEmpty());
   EXPECT_EQ(append(0, lines_of({{1, std::string(256 << 10, 'x')}})), 1u);
@@ -161,8 +171,18 @@ TEST_P(LogStoreContract, ListsInOrderOfNames) {
 }
 
 TEST_P(LogStoreContract, NamesOfEveryKind) {
-  const std::string hostile[] = {"..", ".", "a/../../b", "%2F", "a b#c", "\xe6\xbc\xa2", std::string(512, 'x'),
-                                 std::string(511, 'x') + "y", "a.00000000000000000000.log", "~", "A", "a"};
+  const std::string hostile[] = {"..",
+                                 ".",
+                                 "a/../../b",
+                                 "%2F",
+                                 "a b#c",
+                                 "\xe6\xbc\xa2",
+                                 std::string(512, 'x'),
+                                 std::string(511, 'x') + "y",
+                                 "a.00000000000000000000.log",
+                                 "~",
+                                 "A",
+                                 "a"};
   for (const auto& name : hostile) {
     create(name);
     append(0, lines_of({{1, name}}), name);
@@ -214,7 +234,8 @@ TEST_P(LogStoreContract, QueriesEqualAPlainFilter) {
     std::vector<ports::LogLine> batch;
     for (auto n = 1 + rng.below(20); n > 0; --n) {
       time += static_cast<std::int64_t>(rng.below(3));
-      batch.push_back({Time{time}, "line " + std::to_string(all.size()) + std::string(rng.below(3) == 0 ? rng.below(9000) : 0, 'x')});
+      batch.push_back({Time{time}, "line " + std::to_string(all.size()) +
+                                       std::string(rng.below(3) == 0 ? rng.below(9000) : 0, 'x')});
       all.push_back({all.size(), Time{time}, Time{1000}, batch.back().text});
     }
     append(std::nullopt, batch);
@@ -231,7 +252,9 @@ TEST_P(LogStoreContract, QueriesEqualAPlainFilter) {
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
       const auto& event = all[query.forward ? i : all.size() - 1 - i];
-      if (query.sequence && (query.forward ? event.sequence < *query.sequence : event.sequence >= *query.sequence)) continue;
+      if (query.sequence &&
+          (query.forward ? event.sequence < *query.sequence : event.sequence >= *query.sequence))
+        continue;
       if ((query.start && event.time < *query.start) || (query.end && event.time >= *query.end)) continue;
       const auto cost = event.text.size() + 26;
       if (expected.size() == query.events_max || (!expected.empty() && bytes + cost > query.bytes_max)) break;
@@ -269,7 +292,8 @@ TEST_P(LogStoreContract, WritersAndReadersTogether) {
   std::vector<std::jthread> threads;
   for (const auto& name : names) {
     threads.emplace_back([&, name] {
-      for (std::uint64_t i = 0; i < kLines; ++i) append(i, lines_of({{static_cast<std::int64_t>(i), std::to_string(i)}}), name);
+      for (std::uint64_t i = 0; i < kLines; ++i)
+        append(i, lines_of({{static_cast<std::int64_t>(i), std::to_string(i)}}), name);
     });
     threads.emplace_back([&, name] {
       std::uint64_t next = 0;
@@ -296,7 +320,8 @@ std::vector<std::string> segment_files(const std::string& folder) {
 void fill(ports::LogStore& store, int lines) {
   ASSERT_TRUE(store.create(kGroup, kStream, Time{5}));
   for (int i = 0; i < lines; ++i) {
-    ASSERT_TRUE(store.append(kGroup, kStream, std::nullopt, lines_of({{i, "line " + std::to_string(i)}}), Time{1000}));
+    ASSERT_TRUE(store.append(kGroup, kStream, std::nullopt, lines_of({{i, "line " + std::to_string(i)}}),
+                             Time{1000}));
   }
 }
 
@@ -347,13 +372,15 @@ TEST(FileLogStore, AcknowledgedLinesSurviveAKill) {
     const auto store = open_log_store(folder.path(), {.segment_bytes_max = 4000});
     if (!store || !(*store)->create(kGroup, kStream, Time{5})) ::_exit(1);
     for (std::uint64_t i = 0;; ++i) {
-      const auto next = (*store)->append(kGroup, kStream, i, lines_of({{1, "line " + std::to_string(i)}}), Time{1});
+      const auto next =
+          (*store)->append(kGroup, kStream, i, lines_of({{1, "line " + std::to_string(i)}}), Time{1});
       if (!next || ::write(pipe_ends[1], &*next, sizeof *next) != sizeof *next) ::_exit(1);
     }
   }
   ::close(pipe_ends[1]);
   std::uint64_t acknowledged = 0;
-  while (acknowledged < 100 && ::read(pipe_ends[0], &acknowledged, sizeof acknowledged) == sizeof acknowledged) {
+  while (acknowledged < 100 &&
+         ::read(pipe_ends[0], &acknowledged, sizeof acknowledged) == sizeof acknowledged) {
   }
   ::kill(child, SIGKILL);
   while (::read(pipe_ends[0], &acknowledged, sizeof acknowledged) == sizeof acknowledged) {
@@ -374,7 +401,8 @@ TEST(FileLogStore, ATornNewSegmentIsForgotten) {
   TempDir folder;
   fill(*open_files(folder.path()), 2);
   const auto file = segment_files(folder.path())[0];
-  ASSERT_TRUE(write_file_atomic(file.substr(0, file.size() - 24) + "00000000000000000002.log.tmp-77", "MSTL"));
+  ASSERT_TRUE(
+      write_file_atomic(file.substr(0, file.size() - 24) + "00000000000000000002.log.tmp-77", "MSTL"));
   EXPECT_EQ(read(*open_files(folder.path())).events.size(), 2u);
   std::filesystem::create_directories(folder / "half-made-group");
   EXPECT_EQ(open_files(folder.path())->groups("")->size(), 1u);
@@ -425,7 +453,8 @@ TEST(FileLogStore, AFailedAppendLeavesNothing) {
     rlimit limit = old;
     limit.rlim_cur = size + more;
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    const auto failed = store->append(kGroup, kStream, 2, lines_of({{7, "seven"}, {8, std::string(200, 'x')}}), Time{1});
+    const auto failed =
+        store->append(kGroup, kStream, 2, lines_of({{7, "seven"}, {8, std::string(200, 'x')}}), Time{1});
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
     ASSERT_FALSE(failed);
     EXPECT_EQ(read(*store).events.size(), 2u);
@@ -449,11 +478,13 @@ TEST(FileLogStore, LongStreamsAreReadByTheIndex) {
   }
   const auto again = open_files(folder.path(), 1 << 20);
   for (auto* s : {store.get(), again.get()}) {
-    EXPECT_EQ(read(*s, {.sequence = 35'000, .start = {}, .end = {}, .events_max = 2}).events[0].sequence, 35'000u);
+    EXPECT_EQ(read(*s, {.sequence = 35'000, .start = {}, .end = {}, .events_max = 2}).events[0].sequence,
+              35'000u);
     const auto by_time = read(*s, {.start = Time{10'000}, .end = Time{10'001}});
     ASSERT_EQ(by_time.events.size(), 3u);
     EXPECT_EQ(by_time.events[0].sequence, 30'000u);
-    const auto back = read(*s, {.forward = false, .sequence = {}, .start = {}, .end = Time{10'000}, .events_max = 2});
+    const auto back =
+        read(*s, {.forward = false, .sequence = {}, .start = {}, .end = Time{10'000}, .events_max = 2});
     EXPECT_EQ(back.events[1].sequence, 29'999u);
     EXPECT_EQ(read(*s).events.size(), 9892u);  // 1 MiB / (80 + 26)
   }

@@ -77,11 +77,13 @@ std::string encode_header(const SegmentHeader& header) {
 }
 
 std::optional<ParsedHeader> parse_header(std::string_view bytes) {
-  if (bytes.size() < kFixedBytes || !bytes.starts_with(kMagic) || get<std::uint32_t>(bytes, 8) != 1) return std::nullopt;
+  if (bytes.size() < kFixedBytes || !bytes.starts_with(kMagic) || get<std::uint32_t>(bytes, 8) != 1)
+    return std::nullopt;
   const auto size = get<std::uint32_t>(bytes, 12);
   const auto group = get<std::uint32_t>(bytes, 32);
   const auto stream = get<std::uint32_t>(bytes, 36);
-  if (size > bytes.size() || size > kHeaderBytesMax || kFixedBytes + std::uint64_t{group} + stream + 4 != size) {
+  if (size > bytes.size() || size > kHeaderBytesMax ||
+      kFixedBytes + std::uint64_t{group} + stream + 4 != size) {
     return std::nullopt;
   }
   if (get<std::uint32_t>(bytes, size - 4) != crypto::crc32c(bytes.substr(0, size - 4))) return std::nullopt;

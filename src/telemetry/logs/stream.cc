@@ -18,7 +18,8 @@ constexpr std::uint64_t kMarkBytes = 64 << 10;
 constexpr std::size_t kScanBytes = 1 << 20;
 constexpr std::size_t kEventOverhead = 26;  // bytes CloudWatch counts an event beside its text
 
-Result<std::size_t> read_at(int fd, std::uint64_t offset, char* to, std::size_t count, const std::string& path) {
+Result<std::size_t> read_at(int fd, std::uint64_t offset, char* to, std::size_t count,
+                            const std::string& path) {
   std::size_t done = 0;
   while (done < count) {
     const auto got = ::pread(fd, to + done, count - done, static_cast<off_t>(offset + done));
@@ -31,12 +32,13 @@ Result<std::size_t> read_at(int fd, std::uint64_t offset, char* to, std::size_t 
 }
 
 tl::unexpected<Error> corrupt(const std::string& path, std::uint64_t offset) {
-  return fail(ErrorCode::corrupt, path + ": the record at byte " + std::to_string(offset) + " does not match its checksum");
+  return fail(ErrorCode::corrupt,
+              path + ": the record at byte " + std::to_string(offset) + " does not match its checksum");
 }
 
-// Cuts what lies behind the last whole record, the never acknowledged tail of a crash. If a whole record follows
-// later, it is no torn tail but damage: then the bytes are kept in a file beside the segment.
-// Syncs in any case: records found here may be waiting in the page cache, and are acknowledged when sent again.
+// Cuts what lies behind the last whole record, the never acknowledged tail of a crash. If a whole record
+// follows later, it is no torn tail but damage: then the bytes are kept in a file beside the segment. Syncs
+// in any case: records found here may be waiting in the page cache, and are acknowledged when sent again.
 Result<void> cut_tail(int fd, const std::string& path, std::uint64_t offset, std::uint64_t size) {
   if (offset < size) {
     std::string tail(std::min<std::uint64_t>(size - offset, 2 * kScanBytes), '\0');
@@ -57,10 +59,15 @@ Record without_text(Record record) {
   return record;
 }
 
-std::string directory_of(const std::string& path) { return std::filesystem::path(path).parent_path().string(); }
+std::string directory_of(const std::string& path) {
+  return std::filesystem::path(path).parent_path().string();
+}
 
 ports::LogEvent event_of(const Record& record) {
-  return {.sequence = record.sequence, .time = record.time, .ingested = record.ingested, .text = std::string(record.text)};
+  return {.sequence = record.sequence,
+          .time = record.time,
+          .ingested = record.ingested,
+          .text = std::string(record.text)};
 }
 
 }  // namespace
@@ -71,8 +78,9 @@ std::string StreamFile::segment_path(const std::string& prefix, std::uint64_t fi
   return prefix + number;
 }
 
-Result<std::unique_ptr<StreamFile>> StreamFile::create(std::string prefix, std::string group, std::string stream,
-                                                       Time now, std::uint64_t segment_bytes_max) {
+Result<std::unique_ptr<StreamFile>> StreamFile::create(std::string prefix, std::string group,
+                                                       std::string stream, Time now,
+                                                       std::uint64_t segment_bytes_max) {
   std::unique_ptr<StreamFile> out(
       new StreamFile(std::move(prefix), std::move(group), std::move(stream), now, segment_bytes_max));
   out->loaded_ = true;
@@ -91,8 +99,8 @@ Result<std::unique_ptr<StreamFile>> StreamFile::open(std::string prefix, std::ve
     const auto parsed = parse_header(std::string_view(head).substr(0, count));
     if (!parsed) return fail(ErrorCode::corrupt, path + ": the header of a log segment is expected");
     if (!out) {
-      out.reset(new StreamFile(std::move(prefix), parsed->header.group, parsed->header.stream, parsed->header.created,
-                               segment_bytes_max));
+      out.reset(new StreamFile(std::move(prefix), parsed->header.group, parsed->header.stream,
+                               parsed->header.created, segment_bytes_max));
     }
     struct stat info {};
     if (::fstat(file.get(), &info) != 0) return fail_errno("stat " + path);
@@ -146,7 +154,8 @@ Result<void> StreamFile::index(Segment& segment, bool last) {
       ++expected;
       continue;
     }
-    const bool broken = record || buffer.size() - at >= kRecordHeaderBytes + kLineBytesMax;  // more bytes cannot help
+    const bool broken =
+        record || buffer.size() - at >= kRecordHeaderBytes + kLineBytesMax;  // more bytes cannot help
     offset += at;
     buffer.erase(0, at);
     at = 0;
@@ -154,8 +163,10 @@ Result<void> StreamFile::index(Segment& segment, bool last) {
     if (broken || rest == 0) break;
     const auto old = buffer.size();
     buffer.resize(old + std::min<std::uint64_t>(rest, kScanBytes));
-    MUSTER_TRY(const auto count, read_at(file.get(), offset + old, buffer.data() + old, buffer.size() - old, segment.path));
-    if (count != buffer.size() - old) return fail(ErrorCode::io, segment.path + " became shorter while it was read");
+    MUSTER_TRY(const auto count,
+               read_at(file.get(), offset + old, buffer.data() + old, buffer.size() - old, segment.path));
+    if (count != buffer.size() - old)
+      return fail(ErrorCode::io, segment.path + " became shorter while it was read");
   }
   if (offset < size && !last) return corrupt(segment.path, offset);
   if (last) MUSTER_CHECK(cut_tail(file.get(), segment.path, offset, size));
@@ -176,7 +187,8 @@ Result<std::optional<Time>> StreamFile::first_time(Segment& segment) {
   if (segment.marks.empty() && !segment.indexed) {
     MUSTER_TRY(const auto file, open_file(segment.path, O_RDONLY));
     std::string bytes(kRecordHeaderBytes + kLineBytesMax, '\0');
-    MUSTER_TRY(const auto count, read_at(file.get(), segment.header_bytes, bytes.data(), bytes.size(), segment.path));
+    MUSTER_TRY(const auto count,
+               read_at(file.get(), segment.header_bytes, bytes.data(), bytes.size(), segment.path));
     const auto record = parse_record(std::string_view(bytes).substr(0, count));
     if (!record) return corrupt(segment.path, segment.header_bytes);
     segment.marks.push_back({segment.header_bytes, record->sequence, record->time});
@@ -196,23 +208,29 @@ Result<std::uint64_t> StreamFile::append(std::optional<std::uint64_t> first_sequ
     MUSTER_CHECK(load());
     const auto first = first_sequence.value_or(next_sequence_);
     if (first > next_sequence_) {
-      return fail(ErrorCode::failed_precondition, "log stream " + name_ + ": lines from " + std::to_string(first) +
-                                                      " on would leave a gap; the next one is " +
-                                                      std::to_string(next_sequence_));
+      return fail(ErrorCode::failed_precondition,
+                  "log stream " + name_ + ": lines from " + std::to_string(first) +
+                      " on would leave a gap; the next one is " + std::to_string(next_sequence_));
     }
     lines = lines.subspan(std::min<std::uint64_t>(next_sequence_ - first, lines.size()));
     if (lines.empty()) return next_sequence_;
     for (const auto& line : lines) {
       if (line.text.size() > kLineBytesMax) {
-        return fail(ErrorCode::invalid_argument, "log stream " + name_ + ": a line of " + std::to_string(line.text.size()) +
-                                                     " bytes; at most " + std::to_string(kLineBytesMax) +
+        return fail(ErrorCode::invalid_argument, "log stream " + name_ + ": a line of " +
+                                                     std::to_string(line.text.size()) + " bytes; at most " +
+                                                     std::to_string(kLineBytesMax) +
                                                      " are stored, the writer splits longer ones");
       }
     }
     if (segments_.back().end >= segment_bytes_max_) MUSTER_CHECK(roll());
     batch = encode(next_sequence_, lines, last_ ? std::optional(last_->time) : std::nullopt, now);
-    target = {.path = segments_.back().path, .first_sequence = 0, .header_bytes = 0, .end = segments_.back().end,
-              .indexed = true, .marks = {}, .last = {}};
+    target = {.path = segments_.back().path,
+              .first_sequence = 0,
+              .header_bytes = 0,
+              .end = segments_.back().end,
+              .indexed = true,
+              .marks = {},
+              .last = {}};
   }
   const auto written = write(target, batch);  // readers go on meanwhile
   const std::lock_guard lock(state_);
@@ -238,7 +256,8 @@ StreamFile::Batch StreamFile::encode(std::uint64_t first, std::span<const ports:
   return batch;
 }
 
-// Writes behind the last synced record and syncs. After an error nothing of the batch is left if that can be had.
+// Writes behind the last synced record and syncs. After an error nothing of the batch is left if that can be
+// had.
 Result<void> StreamFile::write(const Segment& segment, const Batch& batch) const {
   MUSTER_TRY(const auto file, open_file(segment.path, O_WRONLY));
   const auto all = [&]() -> Result<void> {
@@ -250,7 +269,8 @@ Result<void> StreamFile::write(const Segment& segment, const Batch& batch) const
   auto written = all();
   if (written) return {};
   if (::ftruncate(file.get(), static_cast<off_t>(segment.end)) != 0) {
-    return tl::unexpected(written.error().with_context("cannot append to " + segment.path + " nor cut it again"));
+    return tl::unexpected(
+        written.error().with_context("cannot append to " + segment.path + " nor cut it again"));
   }
   return tl::unexpected(written.error().with_context("cannot append to " + segment.path));
 }
@@ -345,7 +365,8 @@ Result<ports::LogPage> StreamFile::read_forward(const ports::LogQuery& query) {
   const auto take = [&](const Record& record) {
     if (record.sequence < from || (query.start && record.time < *query.start)) return true;
     const auto cost = record.text.size() + kEventOverhead;
-    const bool full = page.events.size() >= query.events_max || (!page.events.empty() && bytes + cost > query.bytes_max);
+    const bool full =
+        page.events.size() >= query.events_max || (!page.events.empty() && bytes + cost > query.bytes_max);
     if (full || (query.end && record.time >= *query.end)) {
       page.forward_sequence = record.sequence;
       done = true;
@@ -394,7 +415,8 @@ Result<ports::LogPage> StreamFile::read_backward(const ports::LogQuery& query) {
       done = query.start && begin.time < *query.start;  // everything older is too old
       while (!block.empty()) {
         const auto cost = block.back().text.size() + kEventOverhead;
-        if (newest_first.size() >= query.events_max || (!newest_first.empty() && bytes + cost > query.bytes_max)) {
+        if (newest_first.size() >= query.events_max ||
+            (!newest_first.empty() && bytes + cost > query.bytes_max)) {
           done = true;
           break;
         }
@@ -404,7 +426,8 @@ Result<ports::LogPage> StreamFile::read_backward(const ports::LogQuery& query) {
       }
     }
   }
-  page.events.assign(std::make_move_iterator(newest_first.rbegin()), std::make_move_iterator(newest_first.rend()));
+  page.events.assign(std::make_move_iterator(newest_first.rbegin()),
+                     std::make_move_iterator(newest_first.rend()));
   if (!page.events.empty()) {
     page.forward_sequence = page.events.back().sequence + 1;
     page.backward_sequence = page.events.front().sequence;

@@ -35,8 +35,8 @@ class StreamFile {
   const std::string& group() const { return group_; }
   const std::string& name() const { return name_; }
 
-  Result<std::uint64_t> append(std::optional<std::uint64_t> first_sequence, std::span<const ports::LogLine> lines,
-                               Time now);
+  Result<std::uint64_t> append(std::optional<std::uint64_t> first_sequence,
+                               std::span<const ports::LogLine> lines, Time now);
   Result<ports::LogPage> read(const ports::LogQuery& query);
   Result<ports::LogStream> describe();
   std::uint64_t bytes_on_disk();
@@ -56,7 +56,7 @@ class StreamFile {
     std::uint64_t header_bytes = 0;
     std::uint64_t end = 0;  // of the last synced record
     bool indexed = false;
-    std::vector<Mark> marks;  // rising; the first is the first record; none when there is no record
+    std::vector<Mark> marks;     // rising; the first is the first record; none when there is no record
     std::optional<Record> last;  // its text is not kept; set when indexed
   };
   // A block of records: from a mark to the next one or the segment's end.
@@ -66,11 +66,12 @@ class StreamFile {
   };
   struct Batch {  // lines encoded for appending
     std::string bytes;
-    std::vector<Record> records;  // texts are not kept
+    std::vector<Record> records;         // texts are not kept
     std::vector<std::uint64_t> offsets;  // in bytes
   };
 
-  StreamFile(std::string prefix, std::string group, std::string stream, Time created, std::uint64_t segment_bytes_max)
+  StreamFile(std::string prefix, std::string group, std::string stream, Time created,
+             std::uint64_t segment_bytes_max)
       : prefix_(std::move(prefix)),
         group_(std::move(group)),
         name_(std::move(stream)),
@@ -108,7 +109,7 @@ class StreamFile {
   bool removed_ = false;
   std::vector<Segment> segments_;  // at least one
   std::uint64_t next_sequence_ = 0;
-  std::optional<Record> last_;      // of the whole stream; its text is not kept
+  std::optional<Record> last_;  // of the whole stream; its text is not kept
 };
 
 }  // namespace muster::telemetry

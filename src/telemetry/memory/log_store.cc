@@ -34,18 +34,20 @@ class MemoryLogStore final : public ports::LogStore {
   }
 
   Result<std::uint64_t> append(std::string_view group, std::string_view stream,
-                               std::optional<std::uint64_t> first_sequence, std::span<const ports::LogLine> lines,
-                               Time now) override {
+                               std::optional<std::uint64_t> first_sequence,
+                               std::span<const ports::LogLine> lines, Time now) override {
     const std::lock_guard lock(mutex_);
     MUSTER_TRY(Stream * s, find(group, stream));
     const std::uint64_t next = s->events.size();
     const auto first = first_sequence.value_or(next);
     if (first > next) {
-      return fail(ErrorCode::failed_precondition, "lines from " + std::to_string(first) + " on would leave a gap; the next one is " +
+      return fail(ErrorCode::failed_precondition, "lines from " + std::to_string(first) +
+                                                      " on would leave a gap; the next one is " +
                                                       std::to_string(next));
     }
     lines = lines.subspan(std::min<std::uint64_t>(next - first, lines.size()));
-    if (std::any_of(lines.begin(), lines.end(), [](const auto& line) { return line.text.size() > kLineMax; })) {
+    if (std::any_of(lines.begin(), lines.end(),
+                    [](const auto& line) { return line.text.size() > kLineMax; })) {
       return fail(ErrorCode::invalid_argument, "a line above 262144 bytes; the writer splits longer ones");
     }
     for (const auto& line : lines) {
@@ -69,7 +71,8 @@ class MemoryLogStore final : public ports::LogStore {
   Result<std::vector<ports::LogStream>> streams(std::string_view group, std::string_view prefix) override {
     const std::lock_guard lock(mutex_);
     const auto g = groups_.find(group);
-    if (g == groups_.end()) return fail(ErrorCode::not_found, "log group " + std::string(group) + " does not exist");
+    if (g == groups_.end())
+      return fail(ErrorCode::not_found, "log group " + std::string(group) + " does not exist");
     std::vector<ports::LogStream> out;
     for (const auto& [name, stream] : g->second.streams) {
       if (name.starts_with(prefix)) out.push_back(describe(name, stream));
@@ -77,7 +80,8 @@ class MemoryLogStore final : public ports::LogStore {
     return out;
   }
 
-  Result<ports::LogPage> read(std::string_view group, std::string_view stream, const ports::LogQuery& query) override {
+  Result<ports::LogPage> read(std::string_view group, std::string_view stream,
+                              const ports::LogQuery& query) override {
     const std::lock_guard lock(mutex_);
     MUSTER_TRY(Stream * s, find(group, stream));
     return query.forward ? forward(*s, query) : backward(*s, query);
@@ -87,7 +91,8 @@ class MemoryLogStore final : public ports::LogStore {
     const std::lock_guard lock(mutex_);
     const auto g = groups_.find(group);
     if (g != groups_.end()) {
-      if (const auto s = g->second.streams.find(stream); s != g->second.streams.end()) g->second.streams.erase(s);
+      if (const auto s = g->second.streams.find(stream); s != g->second.streams.end())
+        g->second.streams.erase(s);
     }
     return {};
   }
@@ -95,17 +100,24 @@ class MemoryLogStore final : public ports::LogStore {
  private:
   Result<Stream*> find(std::string_view group, std::string_view stream) {
     const auto g = groups_.find(group);
-    if (g == groups_.end()) return fail(ErrorCode::not_found, "log group " + std::string(group) + " does not exist");
+    if (g == groups_.end())
+      return fail(ErrorCode::not_found, "log group " + std::string(group) + " does not exist");
     const auto s = g->second.streams.find(stream);
     if (s == g->second.streams.end()) {
-      return fail(ErrorCode::not_found, "log stream " + std::string(stream) + " does not exist in " + std::string(group));
+      return fail(ErrorCode::not_found,
+                  "log stream " + std::string(stream) + " does not exist in " + std::string(group));
     }
     return &s->second;
   }
 
   static ports::LogStream describe(const std::string& name, const Stream& stream) {
-    ports::LogStream out{.name = name, .created = stream.created, .first_event = {}, .last_event = {},
-                         .last_ingested = {}, .next_sequence = stream.events.size(), .bytes = 0};
+    ports::LogStream out{.name = name,
+                         .created = stream.created,
+                         .first_event = {},
+                         .last_event = {},
+                         .last_ingested = {},
+                         .next_sequence = stream.events.size(),
+                         .bytes = 0};
     for (const auto& event : stream.events) out.bytes += event.text.size();
     if (!stream.events.empty()) {
       out.first_event = stream.events.front().time;
@@ -118,7 +130,8 @@ class MemoryLogStore final : public ports::LogStore {
   static bool fits(const ports::LogPage& page, const ports::LogQuery& query, std::size_t& bytes,
                    const ports::LogEvent& event) {
     const auto cost = event.text.size() + kEventOverhead;
-    if (page.events.size() >= query.events_max || (!page.events.empty() && bytes + cost > query.bytes_max)) return false;
+    if (page.events.size() >= query.events_max || (!page.events.empty() && bytes + cost > query.bytes_max))
+      return false;
     bytes += cost;
     return true;
   }
@@ -140,7 +153,8 @@ class MemoryLogStore final : public ports::LogStore {
 
   static ports::LogPage backward(const Stream& stream, const ports::LogQuery& query) {
     ports::LogPage page;
-    const auto end = std::min<std::uint64_t>(query.sequence.value_or(stream.events.size()), stream.events.size());
+    const auto end =
+        std::min<std::uint64_t>(query.sequence.value_or(stream.events.size()), stream.events.size());
     page.forward_sequence = page.backward_sequence = end;
     std::size_t bytes = 0;
     for (auto at = end; at > 0; --at) {

@@ -1,4 +1,5 @@
-// A LogStore in memory, for tests and the simulation. Thread-safe. Nothing is bounded but what the port bounds.
+// A LogStore in memory, for tests and the simulation. Thread-safe. Nothing is bounded but what the port
+// bounds.
 #pragma once
 
 #include <memory>

@@ -29,7 +29,8 @@ sigset_t stop_signals() {
 // Cuts one stream of a rank into lines, passes them on, and keeps the last ones.
 class Stream {
  public:
-  Stream(UniqueFd from, int to, std::string prefix) : from_(std::move(from)), to_(to), prefix_(std::move(prefix)) {
+  Stream(UniqueFd from, int to, std::string prefix)
+      : from_(std::move(from)), to_(to), prefix_(std::move(prefix)) {
     fcntl(from_.get(), F_SETFL, O_NONBLOCK);
   }
   int fd() const { return from_.get(); }  // -1 once closed
@@ -251,13 +252,14 @@ void hold_stop_signals() {
 Result<AgentEnd> run_agent(const AgentOptions& options) { return Agent(options).run(); }
 
 std::vector<std::string> rank_flags(const RankPlace& place) {
-  std::vector<std::string> flags = {"--rank",        std::to_string(place.rank),
-                                    "--world",       std::to_string(place.world),
-                                    "--local-rank",  std::to_string(place.local_rank),
-                                    "--local-world", std::to_string(place.local_world),
-                                    "--node",        std::to_string(place.node),
-                                    "--store",       place.store_host + ":" + std::to_string(place.store_port),
-                                    "--epoch",       place.epoch};
+  std::vector<std::string> flags = {
+      "--rank",        std::to_string(place.rank),
+      "--world",       std::to_string(place.world),
+      "--local-rank",  std::to_string(place.local_rank),
+      "--local-world", std::to_string(place.local_world),
+      "--node",        std::to_string(place.node),
+      "--store",       place.store_host + ":" + std::to_string(place.store_port),
+      "--epoch",       place.epoch};
   if (!place.address.empty()) flags.insert(flags.end(), {"--address", place.address});
   return flags;
 }

@@ -1,7 +1,7 @@
 // The agent: starts the ranks of one node by running this program again, watches them, and ends as they end.
 //
-// One thread; no tensor code. The ranks die with the agent. Rank 0's output passes through unchanged; lines of
-// other ranks go to stderr behind "[rank N] ".
+// One thread; no tensor code. The ranks die with the agent. Rank 0's output passes through unchanged; lines
+// of other ranks go to stderr behind "[rank N] ".
 //
 // - A rank fails: the others get a second to fail for themselves (they lose a peer), then are killed. The
 //   rank that failed first, and not merely because it lost a peer, is named with its last lines.
@@ -22,20 +22,21 @@ inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitLostPeer = 69;  // EX_UNAVAILABLE: failed because another rank did
-inline constexpr int kExitStopped = 75;   // EX_TEMPFAIL: saved and stopped before the end; start again to go on
+inline constexpr int kExitStopped =
+    75;  // EX_TEMPFAIL: saved and stopped before the end; start again to go on
 
 struct AgentOptions {
   std::vector<std::string> command;  // program and arguments; the rank's flags are appended
   NodePlace place;
-  std::string store_host;            // of the running store
+  std::string store_host;  // of the running store
   std::uint16_t store_port = 0;
   Millis failure_grace{1'000};
-  Millis stop_grace{115'000};        // SageMaker kills 120 s after SIGTERM
+  Millis stop_grace{115'000};  // SageMaker kills 120 s after SIGTERM
 };
 
 struct AgentEnd {
-  int code = 0;          // of the first failed rank; kExitStopped if all stopped; 0 if all are done
-  std::string failure = {};   // empty, or "rank 1 ended with exit code 3: <its last line on stderr>"
+  int code = 0;              // of the first failed rank; kExitStopped if all stopped; 0 if all are done
+  std::string failure = {};  // empty, or "rank 1 ended with exit code 3: <its last line on stderr>"
 };
 
 // Blocks SIGTERM, SIGINT and SIGHUP in this thread and all it starts from now on. Call before any thread is

@@ -42,8 +42,9 @@ TEST(DISABLED_FakeAgent, Runs) {
 }
 
 Child start(const std::string& script, int ranks) {
-  auto child = spawn({*own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_FakeAgent.Runs"},
-                     {{"SCRIPT", script}, {"RANKS", std::to_string(ranks)}});
+  auto child =
+      spawn({*own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_FakeAgent.Runs"},
+            {{"SCRIPT", script}, {"RANKS", std::to_string(ranks)}});
   Child started;
   if (child) {
     started = *std::move(child);
@@ -90,7 +91,8 @@ TEST(Agent, PassesPlaceAndOutput) {
 }
 
 TEST(Agent, AFailedRankStopsTheOthersAndIsNamed) {
-  const auto run = finish(start(R"(if [ $2 = 1 ]; then echo "no such file: x" >&2; exit 3; fi; exec sleep 100)", 3));
+  const auto run =
+      finish(start(R"(if [ $2 = 1 ]; then echo "no such file: x" >&2; exit 3; fi; exec sleep 100)", 3));
   EXPECT_EQ(run.ended.code, 3);
   EXPECT_LT(run.took, Millis(5000));
   EXPECT_THAT(run.err, HasSubstr("rank 1 ended with exit code 3; its last lines:\n  no such file: x\n"));
@@ -99,7 +101,8 @@ TEST(Agent, AFailedRankStopsTheOthersAndIsNamed) {
 
 TEST(Agent, BlamesTheKilledRankNotItsVictims) {
   // Rank 0 loses its peer and says so before the other's end is known for sure.
-  const auto run = finish(start(R"(if [ $2 = 1 ]; then sleep 0.1; kill -9 $$; fi; echo lost >&2; exit 69)", 2));
+  const auto run =
+      finish(start(R"(if [ $2 = 1 ]; then sleep 0.1; kill -9 $$; fi; echo lost >&2; exit 69)", 2));
   EXPECT_EQ(run.ended.code, 128 + SIGKILL);
   EXPECT_THAT(run.err, HasSubstr("failure: rank 1 was killed by signal 9 (Killed)"));
 }
@@ -112,7 +115,8 @@ TEST(Agent, ALostPeerElsewhereIsStillAFailure) {
 
 TEST(Agent, AProgramThatIsNotThere) {
   hold_stop_signals();
-  const auto end = run_agent({.command = {"/no/such/program"}, .place = {}, .store_host = "", .store_port = 0});
+  const auto end =
+      run_agent({.command = {"/no/such/program"}, .place = {}, .store_host = "", .store_port = 0});
   ASSERT_FALSE(end);
   EXPECT_THAT(end.error().message, HasSubstr("/no/such/program"));
 }
@@ -131,7 +135,8 @@ TEST(Agent, ForwardsSigtermAndTellsThatItStopped) {
 
 // Rank 0 has begun and would save, but rank 1 has no handler yet: there is nothing to wait for.
 TEST(Agent, AStopWhileStartingIsNoFailure) {
-  const Child child = start(R"(if [ $2 = 0 ]; then trap '' TERM; fi; echo ready $2 >&2; while :; do sleep 0.05; done)", 2);
+  const Child child =
+      start(R"(if [ $2 = 0 ]; then trap '' TERM; fi; echo ready $2 >&2; while :; do sleep 0.05; done)", 2);
   const std::string first = read_until(child.err, "ready ");
   read_until(child.err, "ready ");
   kill(child.pid, SIGTERM);

@@ -23,8 +23,8 @@ class Fact {
       return {};
     }
     if (*value_ == *value) return {};
-    return fail(ErrorCode::invalid_argument, name_ + ": " + source_ + " says " + std::to_string(*value_) + ", " +
-                                                 source + " says " + std::to_string(*value) +
+    return fail(ErrorCode::invalid_argument, name_ + ": " + source_ + " says " + std::to_string(*value_) +
+                                                 ", " + source + " says " + std::to_string(*value) +
                                                  "; make them agree or drop one");
   }
   const std::optional<T>& value() const { return value_; }
@@ -55,9 +55,11 @@ struct Endpoint {
 
 Result<Endpoint> parse_endpoint(const std::string& text) {
   const auto colon = text.rfind(':');
-  const auto port = colon == std::string::npos ? std::nullopt : parse_int(std::string_view(text).substr(colon + 1));
+  const auto port =
+      colon == std::string::npos ? std::nullopt : parse_int(std::string_view(text).substr(colon + 1));
   if (!port || *port < 1 || *port > 65535 || colon == 0) {
-    return fail(ErrorCode::invalid_argument, "--master " + text + ": expected HOST:PORT, for example 10.0.0.1:7777");
+    return fail(ErrorCode::invalid_argument,
+                "--master " + text + ": expected HOST:PORT, for example 10.0.0.1:7777");
   }
   return Endpoint{text.substr(0, colon), static_cast<std::uint16_t>(*port)};
 }
@@ -101,8 +103,8 @@ Result<RankPlace> torchrun_rank(const LauncherSet& set, const Variables& variabl
   if (place.rank >= place.world || place.local_rank >= place.local_world) {
     return fail(ErrorCode::invalid_argument,
                 "RANK=" + std::to_string(place.rank) + " of WORLD_SIZE=" + std::to_string(place.world) +
-                    ", LOCAL_RANK=" + std::to_string(place.local_rank) +
-                    " of LOCAL_WORLD_SIZE=" + std::to_string(place.local_world) + ": a rank must be below its size");
+                    ", LOCAL_RANK=" + std::to_string(place.local_rank) + " of LOCAL_WORLD_SIZE=" +
+                    std::to_string(place.local_world) + ": a rank must be below its size");
   }
   return place;
 }
@@ -123,7 +125,8 @@ Result<ResourceFile> read_resources(std::string_view text) {
   const auto found = std::find(file.hosts.begin(), file.hosts.end(), file.current);
   if (found == file.hosts.end()) {
     return fail(ErrorCode::invalid_argument, "resourceconfig.json: current_host \"" + file.current +
-                                                 "\" is not one of its " + std::to_string(file.hosts.size()) + " hosts");
+                                                 "\" is not one of its " + std::to_string(file.hosts.size()) +
+                                                 " hosts");
   }
   file.index = static_cast<int>(found - file.hosts.begin());
   return file;
@@ -134,9 +137,10 @@ Result<void> refuse_unread_launchers(const Variables& variables, bool placed) {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     MUSTER_TRY(const auto size, variable_int(variables, name, 0));
     if (size.value_or(1) > 1 && !placed) {
-      return fail(ErrorCode::unsupported, std::string(name) + "=" + std::to_string(*size) +
-                                              ": started by a launcher whose variables are not read; start one process "
-                                              "a node and give --nodes, --node-rank and --master");
+      return fail(ErrorCode::unsupported,
+                  std::string(name) + "=" + std::to_string(*size) +
+                      ": started by a launcher whose variables are not read; start one process "
+                      "a node and give --nodes, --node-rank and --master");
     }
   }
   return {};
@@ -145,7 +149,8 @@ Result<void> refuse_unread_launchers(const Variables& variables, bool placed) {
 // With one process on the node (LOCAL_WORLD_SIZE 1) --nproc is free to start more ranks there.
 Result<int> ranks_per_node(const LaunchFlags& flags, const LauncherSet& set) {
   if (flags.nproc && *flags.nproc < 1) {
-    return fail(ErrorCode::invalid_argument, "--nproc " + std::to_string(*flags.nproc) + ": at least 1 is needed");
+    return fail(ErrorCode::invalid_argument,
+                "--nproc " + std::to_string(*flags.nproc) + ": at least 1 is needed");
   }
   const int started = set.node ? set.local_world.value_or(1) : 1;
   if (flags.nproc && started > 1 && *flags.nproc != started) {
@@ -163,7 +168,8 @@ Result<Place> discover(const LaunchFlags& flags, const Variables& variables, std
   if (set.complete() && set.torchrun) {
     if (flags.nproc || flags.nodes || flags.node_rank || flags.master) {
       return fail(ErrorCode::invalid_argument,
-                  "started by torchrun as rank " + std::to_string(*set.rank) + " of " + std::to_string(*set.world) +
+                  "started by torchrun as rank " + std::to_string(*set.rank) + " of " +
+                      std::to_string(*set.world) +
                       ", so --nproc, --nodes, --node-rank and --master have no meaning; leave them out");
     }
     MUSTER_TRY(RankPlace rank, torchrun_rank(set, variables));
@@ -177,8 +183,9 @@ Result<Place> discover(const LaunchFlags& flags, const Variables& variables, std
   if (runner) {
     const int local = set.local_world.value_or(1);
     if (*set.world % local != 0) {
-      return fail(ErrorCode::invalid_argument, "WORLD_SIZE=" + std::to_string(*set.world) +
-                                                   " is not a multiple of LOCAL_WORLD_SIZE=" + std::to_string(local));
+      return fail(ErrorCode::invalid_argument,
+                  "WORLD_SIZE=" + std::to_string(*set.world) +
+                      " is not a multiple of LOCAL_WORLD_SIZE=" + std::to_string(local));
     }
     MUSTER_CHECK(nodes.add(*set.world / local, "WORLD_SIZE / LOCAL_WORLD_SIZE"));
   }
@@ -212,13 +219,15 @@ Result<Place> discover(const LaunchFlags& flags, const Variables& variables, std
     node.master_port = 0;
   }
   if (node.nodes < 1 || node.node < 0 || node.node >= node.nodes) {
-    return fail(ErrorCode::invalid_argument, "node " + std::to_string(node.node) + " of " + std::to_string(node.nodes) +
-                                                 " (" + nodes.source() + "): nodes are numbered from 0");
+    return fail(ErrorCode::invalid_argument, "node " + std::to_string(node.node) + " of " +
+                                                 std::to_string(node.nodes) + " (" + nodes.source() +
+                                                 "): nodes are numbered from 0");
   }
   if (node.nodes > 1 && node.master_port == 0) {
-    return fail(ErrorCode::invalid_argument, "--nodes " + std::to_string(node.nodes) +
-                                                 " needs --master HOST:PORT (an address of node 0 and a free port there) "
-                                                 "and --node-rank on every node");
+    return fail(ErrorCode::invalid_argument,
+                "--nodes " + std::to_string(node.nodes) +
+                    " needs --master HOST:PORT (an address of node 0 and a free port there) "
+                    "and --node-rank on every node");
   }
   MUSTER_CHECK(refuse_unread_launchers(variables, flags.nodes || runner || file.index));
   return place;

@@ -3,7 +3,8 @@
 // discover() is pure: flags, environment and resource file in, place out. Sources, in order:
 //   1. flags --nproc, --nodes, --node-rank, --master
 //   2. torchrun's variables, complete and of torchrun: the process is a rank
-//   3. NODE_RANK with MASTER_ADDR, MASTER_PORT, WORLD_SIZE, LOCAL_WORLD_SIZE, as Muster's runner sets them for
+//   3. NODE_RANK with MASTER_ADDR, MASTER_PORT, WORLD_SIZE, LOCAL_WORLD_SIZE, as Muster's runner sets them
+//   for
 //      the one process it starts on a node: an agent
 //   4. resourceconfig.json (hosts, current_host): an agent
 //   5. nothing: one node
@@ -22,7 +23,7 @@
 namespace muster::train {
 
 struct LaunchFlags {
-  std::optional<int> nproc;        // ranks on each node
+  std::optional<int> nproc;  // ranks on each node
   std::optional<int> nodes;
   std::optional<int> node_rank;
   std::optional<std::string> master;  // HOST:PORT of node 0
@@ -32,10 +33,10 @@ struct LaunchFlags {
 struct NodePlace {
   int node = 0;
   int nodes = 1;
-  int ranks = 1;                 // on this node, as on every other
+  int ranks = 1;  // on this node, as on every other
   std::string master_host = "127.0.0.1";
   std::uint16_t master_port = 0;  // 0: any; only where there is one node
-  std::string address = {};      // of this node, for its peers; empty: find one that leads to the master
+  std::string address = {};       // of this node, for its peers; empty: find one that leads to the master
 };
 
 struct RankPlace {

@@ -17,10 +17,11 @@ struct Case {
   const char* flags;      // nproc=2 nodes=2 node=1 master=a:1
   const char* variables;  // NAME=value ...
   const char* resources;
-  const char* expected;   // part of the description or of the error
+  const char* expected;  // part of the description or of the error
 };
 
-constexpr char kTwoHosts[] = R"({"current_host":"algo-2","hosts":["algo-1","algo-2"],"network_interface_name":"lo"})";
+constexpr char kTwoHosts[] =
+    R"({"current_host":"algo-2","hosts":["algo-1","algo-2"],"network_interface_name":"lo"})";
 constexpr char kOneHost[] = R"({"current_host":"algo-1","hosts":["algo-1"]})";
 constexpr char kRunner[] =
     "MASTER_ADDR=algo-1 MASTER_PORT=7000 WORLD_SIZE=2 RANK=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 NODE_RANK=1";
@@ -36,23 +37,27 @@ const Case kCases[] = {
     {"torchrun", "", kTorchrun, "", "rank 3/4 local 1/2 node 1 store 10.0.0.1:29500 epoch run7/2 host 0"},
     {"torchrun in a node of Muster", "", kTorchrunInNode.c_str(), kTwoHosts, "rank 3/4 local 1/2"},
     {"variables without an agent's store", "",
-     "MASTER_ADDR=a MASTER_PORT=9 WORLD_SIZE=2 RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", "", "rank 0/2 local 0/2 node 0 "
+     "MASTER_ADDR=a MASTER_PORT=9 WORLD_SIZE=2 RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", "",
+     "rank 0/2 local 0/2 node 0 "
      "store a:9 epoch /0 host 1"},
     {"runner", "", kRunner, "", "node 1/2 ranks 1 master algo-1:7000"},
-    {"runner and resources agree", "", kRunner, kTwoHosts, "node 1/2 ranks 1 master algo-1:7000 address algo-2"},
+    {"runner and resources agree", "", kRunner, kTwoHosts,
+     "node 1/2 ranks 1 master algo-1:7000 address algo-2"},
     {"runner, more ranks wanted", "nproc=2", kRunner, kTwoHosts, "node 1/2 ranks 2 master algo-1:7000"},
     {"resources", "", "", kTwoHosts, "node 1/2 ranks 1 master algo-1:7777 address algo-2"},
     {"resources of one host", "", "", kOneHost, "node 0/1 ranks 1 master 127.0.0.1:0 address 127.0.0.1"},
 
     {"flags against resources", "nodes=3 node=0 master=a:1", "", kTwoHosts,
      "number of nodes: --nodes says 3, resourceconfig.json says 2"},
-    {"flag against file", "node=0", "", kTwoHosts, "number of this node: --node-rank says 0, resourceconfig.json says 1"},
+    {"flag against file", "node=0", "", kTwoHosts,
+     "number of this node: --node-rank says 0, resourceconfig.json says 1"},
     {"runner against resources", "", kRunner, kOneHost,
      "number of nodes: WORLD_SIZE / LOCAL_WORLD_SIZE says 2, resourceconfig.json says 1"},
-    {"ranks disagree", "nproc=3", "MASTER_ADDR=a MASTER_PORT=9 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 NODE_RANK=0", "",
-     "--nproc says 3, LOCAL_WORLD_SIZE says 2"},
+    {"ranks disagree", "nproc=3", "MASTER_ADDR=a MASTER_PORT=9 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 NODE_RANK=0",
+     "", "--nproc says 3, LOCAL_WORLD_SIZE says 2"},
     {"torchrun and flags", "nproc=2", kTorchrun, "", "started by torchrun as rank 3 of 4"},
-    {"rank out of range", "", "MASTER_ADDR=a MASTER_PORT=9 WORLD_SIZE=2 RANK=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", "",
+    {"rank out of range", "",
+     "MASTER_ADDR=a MASTER_PORT=9 WORLD_SIZE=2 RANK=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", "",
      "RANK=2 of WORLD_SIZE=2"},
     {"no number", "", "WORLD_SIZE=two", "", "WORLD_SIZE=two"},
     {"no master", "nodes=2 node=1", "", "", "--nodes 2 needs --master HOST:PORT"},
@@ -61,7 +66,8 @@ const Case kCases[] = {
     {"no ranks", "nproc=0", "", "", "--nproc 0: at least 1"},
     {"mpirun", "", "OMPI_COMM_WORLD_SIZE=4", "", "OMPI_COMM_WORLD_SIZE=4: started by a launcher"},
     {"mpirun, one process", "", "OMPI_COMM_WORLD_SIZE=1", "", "node 0/1"},
-    {"stranger in the file", "", "", R"({"current_host":"x","hosts":["algo-1"]})", "current_host \"x\" is not one of its 1"},
+    {"stranger in the file", "", "", R"({"current_host":"x","hosts":["algo-1"]})",
+     "current_host \"x\" is not one of its 1"},
     {"broken file", "", "", "{", "resourceconfig.json"},
 };
 
@@ -82,9 +88,9 @@ std::string describe(const Result<Place>& place) {
   if (!place) return "error: " + place.error().message;
   std::ostringstream out;
   if (const auto& r = place->rank) {
-    out << "rank " << r->rank << "/" << r->world << " local " << r->local_rank << "/" << r->local_world << " node "
-        << r->node << " store " << r->store_host << ":" << r->store_port << " epoch " << r->epoch << " host "
-        << r->host_store;
+    out << "rank " << r->rank << "/" << r->world << " local " << r->local_rank << "/" << r->local_world
+        << " node " << r->node << " store " << r->store_host << ":" << r->store_port << " epoch " << r->epoch
+        << " host " << r->host_store;
   } else {
     const NodePlace& n = place->node;
     out << "node " << n.node << "/" << n.nodes << " ranks " << n.ranks << " master " << n.master_host << ":"
@@ -97,7 +103,8 @@ TEST(Discover, Table) {
   for (const Case& c : kCases) {
     std::map<std::string, std::string, std::less<>> variables;
     std::istringstream words(c.variables);
-    for (std::string word; words >> word;) variables[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
+    for (std::string word; words >> word;)
+      variables[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
     const auto place = discover(
         parse_flags(c.flags),
         [&](std::string_view name) -> std::optional<std::string> {

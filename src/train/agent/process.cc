@@ -48,7 +48,8 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }
 
 // Between fork and exec: only calls that are safe in a child of a process with threads.
-[[noreturn]] void run_child(pid_t parent, int in, int out, int err, int failure, char* const* argv, char* const* envp) {
+[[noreturn]] void run_child(pid_t parent, int in, int out, int err, int failure, char* const* argv,
+                            char* const* envp) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -74,8 +75,8 @@ Result<Child> spawn(const std::vector<std::string>& argv,
   const pid_t pid = fork();
   if (pid < 0) return fail_errno("fork");
   if (pid == 0) {
-    run_child(parent, null.get(), out.write.get(), err.write.get(), failure.write.get(), argument_pointers.data(),
-              variable_pointers.data());
+    run_child(parent, null.get(), out.write.get(), err.write.get(), failure.write.get(),
+              argument_pointers.data(), variable_pointers.data());
   }
   failure.write.reset();
   int error = 0;

@@ -16,9 +16,9 @@ namespace muster::train {
 
 struct Child {
   pid_t pid = 0;
-  UniqueFd pidfd;   // readable when the process has ended
-  UniqueFd out;     // its stdout
-  UniqueFd err;     // its stderr
+  UniqueFd pidfd;  // readable when the process has ended
+  UniqueFd out;    // its stdout
+  UniqueFd err;    // its stderr
 };
 
 // argv[0] is the path of the program. `environment` is set on top of this process's own.

@@ -41,12 +41,12 @@ struct TensorSlice {
 // What is saved with the tensors. Everything here is the same on all ranks.
 struct CheckpointInfo {
   std::int64_t step = 0;
-  std::uint64_t samples = 0;       // consumed: the whole state of the data
+  std::uint64_t samples = 0;  // consumed: the whole state of the data
   std::string tokenizer_hash;
-  json::Object config;             // resolved, dotted keys
-  json::Object layout;             // world, mesh
-  json::Object machine;            // CPU kind, threads, library: what "bitwise" depends on
-  json::Object data;               // what the token stream was
+  json::Object config;   // resolved, dotted keys
+  json::Object layout;   // world, mesh
+  json::Object machine;  // CPU kind, threads, library: what "bitwise" depends on
+  json::Object data;     // what the token stream was
   std::vector<TensorInfo> tensors;
 };
 
@@ -121,8 +121,8 @@ struct StepEntry {
 Result<std::vector<StepEntry>> list_checkpoints(const std::string& folder, bool deep);
 
 struct Latest {
-  std::optional<Reader> reader;       // of the newest valid step, every block checked
-  std::vector<std::string> notices;   // newer steps that were passed over, and why
+  std::optional<Reader> reader;      // of the newest valid step, every block checked
+  std::vector<std::string> notices;  // newer steps that were passed over, and why
 };
 // No step at all, or only unfinished ones: no reader. Finished steps but none valid: corrupt, naming each.
 Result<Latest> latest_checkpoint(const std::string& folder);

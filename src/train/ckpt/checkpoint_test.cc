@@ -55,9 +55,11 @@ struct Content {
   std::vector<TensorSlice> slices(int rank, int size) const {
     std::vector<TensorSlice> out;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
-      const std::size_t count = values[t].size(), n = static_cast<std::size_t>(size), r = static_cast<std::size_t>(rank);
+      const std::size_t count = values[t].size(), n = static_cast<std::size_t>(size),
+                        r = static_cast<std::size_t>(rank);
       const std::size_t begin = count * r / n, end = count * (r + 1) / n;
-      out.push_back({tensors[t].name, begin, std::as_bytes(std::span(values[t]).subspan(begin, end - begin))});
+      out.push_back(
+          {tensors[t].name, begin, std::as_bytes(std::span(values[t]).subspan(begin, end - begin))});
     }
     return out;
   }
@@ -114,7 +116,8 @@ TEST(Checkpoint, IsTheSameWhoeverWroteIt) {
     EXPECT_EQ(reader->info().tokenizer_hash, "abc");
     EXPECT_EQ(reader->info().tensors, content.tensors);
     EXPECT_EQ(json::dump(reader->info().config), json::dump(content.info().config));
-    EXPECT_TRUE(fs::exists(step_folder(folder.path(), 7) + "/node-" + std::to_string((size - 1) / 2) + ".json"));
+    EXPECT_TRUE(
+        fs::exists(step_folder(folder.path(), 7) + "/node-" + std::to_string((size - 1) / 2) + ".json"));
   }
 }
 
@@ -127,10 +130,12 @@ TEST(Checkpoint, ReadsAnyRange) {
   Rng rng(5);
   for (int i = 0; i < 200; ++i) {
     const std::size_t t = rng.below(2) + 1, count = content.values[t].size();
-    const std::size_t begin = rng.below(count), length = std::min<std::size_t>(rng.below(5000), count - begin);
+    const std::size_t begin = rng.below(count),
+                      length = std::min<std::size_t>(rng.below(5000), count - begin);
     std::vector<float> data(length);
     ASSERT_TRUE(reader->read(content.tensors[t].name, begin, std::as_writable_bytes(std::span(data))));
-    ASSERT_TRUE(std::equal(data.begin(), data.end(), content.values[t].begin() + static_cast<std::ptrdiff_t>(begin)));
+    ASSERT_TRUE(
+        std::equal(data.begin(), data.end(), content.values[t].begin() + static_cast<std::ptrdiff_t>(begin)));
   }
   std::vector<float> data(4);
   EXPECT_THAT(reader->read("layer.0.weight", 0, std::as_writable_bytes(std::span(data))).error().message,
@@ -157,16 +162,19 @@ void flip(const std::string& path, std::streamoff at) {
 const Damage kDamages[] = {
     {"truncated", [](const std::string& s) { fs::resize_file(s + "/rank-1.bin", 1000); },
      "rank-1.bin has 1000 bytes, the manifest says"},
-    {"longer", [](const std::string& s) { fs::resize_file(s + "/rank-1.bin", 9'000'000); }, "rank-1.bin has 9000000 bytes"},
+    {"longer", [](const std::string& s) { fs::resize_file(s + "/rank-1.bin", 9'000'000); },
+     "rank-1.bin has 9000000 bytes"},
     {"missing", [](const std::string& s) { fs::remove(s + "/rank-0.bin"); }, "rank-0.bin is missing"},
     {"bit in the first block", [](const std::string& s) { flip(s + "/rank-0.bin", 12); },
      "rank-0.bin: block 0 (bytes 0 to 4194303) is altered"},
     {"bit in the last block", [](const std::string& s) { flip(s + "/rank-1.bin", 4'194'304); },
      "rank-1.bin: block 1 (bytes 4194304 to "},
-    {"bit in the manifest", [](const std::string& s) { flip(s + "/manifest.json", 60); }, "manifest.json: altered"},
+    {"bit in the manifest", [](const std::string& s) { flip(s + "/manifest.json", 60); },
+     "manifest.json: altered"},
     {"manifest cut", [](const std::string& s) { fs::resize_file(s + "/manifest.json", 200); },
      "manifest.json: not a checkpoint manifest, or cut off after 200 bytes"},
-    {"manifest empty", [](const std::string& s) { fs::resize_file(s + "/manifest.json", 0); }, "cut off after 0 bytes"},
+    {"manifest empty", [](const std::string& s) { fs::resize_file(s + "/manifest.json", 0); },
+     "cut off after 0 bytes"},
 };
 
 TEST(Damaged, EveryKindIsNamedAndTheStepBeforeIsTaken) {
@@ -209,7 +217,8 @@ TEST(Latest, UnfinishedStepsDoNotCount) {
   const auto latest = latest_checkpoint(folder.path());
   ASSERT_TRUE(latest) << latest.error().message;
   EXPECT_FALSE(latest->reader);
-  EXPECT_THAT(latest->notices, testing::ElementsAre(HasSubstr("step-5/manifest.json is not there: the save did not finish")));
+  EXPECT_THAT(latest->notices,
+              testing::ElementsAre(HasSubstr("step-5/manifest.json is not there: the save did not finish")));
 }
 
 TEST(Save, OverAnUnfinishedOrDamagedStep) {
@@ -275,8 +284,9 @@ TEST(Killed, AtAnyMomentTheLastFinishedStepIsThere) {
   Rng rng(11);
   std::int64_t last = 0;
   for (int round = 0; round < 30; ++round) {
-    auto child = spawn({*own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_Saver.SavesForever"},
-                       {{"SAVE_FOLDER", folder.path()}, {"SAVE_FROM", std::to_string(last + 1)}});
+    auto child = spawn(
+        {*own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_Saver.SavesForever"},
+        {{"SAVE_FOLDER", folder.path()}, {"SAVE_FROM", std::to_string(last + 1)}});
     ASSERT_TRUE(child) << child.error().message;
     char byte = 0;
     while (read(child->out.get(), &byte, 1) == 1 && byte != '\1') {

@@ -54,34 +54,29 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<json::Ob
   json::Array tensors, files, slices;
   for (const TensorInfo& tensor : info.tensors) {
     json::Array shape(tensor.shape.begin(), tensor.shape.end());
-    tensors.push_back(json::Object{{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", std::move(shape)}});
+    tensors.push_back(
+        json::Object{{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", std::move(shape)}});
   }
   for (const auto& record : records) {
     files.push_back(record.at("file"));
     for (const auto& slice : record.at("slices").as_array()) slices.push_back(slice);
   }
-  const json::Object manifest{{"format", "muster-checkpoint"},
-                              {"version", kCheckpointVersion},
-                              {"step", info.step},
-                              {"samples", info.samples},
-                              {"tokenizer", info.tokenizer_hash},
-                              {"config", info.config},
-                              {"layout", info.layout},
-                              {"machine", info.machine},
-                              {"data", info.data},
-                              {"block_bytes", kBlockBytes},
-                              {"tensors", std::move(tensors)},
-                              {"files", std::move(files)},
-                              {"slices", std::move(slices)}};
+  const json::Object manifest{
+      {"format", "muster-checkpoint"}, {"version", kCheckpointVersion},    {"step", info.step},
+      {"samples", info.samples},       {"tokenizer", info.tokenizer_hash}, {"config", info.config},
+      {"layout", info.layout},         {"machine", info.machine},          {"data", info.data},
+      {"block_bytes", kBlockBytes},    {"tensors", std::move(tensors)},    {"files", std::move(files)},
+      {"slices", std::move(slices)}};
   const std::string body = json::dump(manifest);
   return std::string(kHead) + hex8(crypto::crc32c(body)) + std::string(kMiddle) + body + "}\n";
 }
 
 Result<json::Object> parse_manifest(std::string_view text) {
   const std::size_t body_at = kHead.size() + 8 + kMiddle.size();
-  if (text.size() < body_at + 4 || !text.starts_with(kHead) || text.substr(kHead.size() + 8, kMiddle.size()) != kMiddle ||
-      !text.ends_with("}\n")) {
-    return fail(ErrorCode::corrupt, "not a checkpoint manifest, or cut off after " + std::to_string(text.size()) + " bytes");
+  if (text.size() < body_at + 4 || !text.starts_with(kHead) ||
+      text.substr(kHead.size() + 8, kMiddle.size()) != kMiddle || !text.ends_with("}\n")) {
+    return fail(ErrorCode::corrupt,
+                "not a checkpoint manifest, or cut off after " + std::to_string(text.size()) + " bytes");
   }
   const auto stored = parse_hex8(text.substr(kHead.size(), 8));
   const auto body = text.substr(body_at, text.size() - body_at - 2);
@@ -97,8 +92,9 @@ Result<json::Object> parse_manifest(std::string_view text) {
     return fail(ErrorCode::corrupt, "format \"" + format + "\" version " + std::to_string(version));
   }
   if (version > kCheckpointVersion) {
-    return fail(ErrorCode::unsupported, "checkpoint version " + std::to_string(version) + "; this program reads up to " +
-                                            std::to_string(kCheckpointVersion) + ": use a newer muster-train");
+    return fail(ErrorCode::unsupported,
+                "checkpoint version " + std::to_string(version) + "; this program reads up to " +
+                    std::to_string(kCheckpointVersion) + ": use a newer muster-train");
   }
   return manifest;
 }
@@ -127,7 +123,8 @@ Result<CheckpointInfo> info_of(const json::Object& manifest) {
     const auto* shape = json::opt_array(element.as_object(), "shape");
     if (shape == nullptr) return fail(ErrorCode::corrupt, "tensor " + tensor.name + " has no shape");
     for (const auto& extent : *shape) {
-      if (!extent.is_int64() || extent.as_int64() < 0) return fail(ErrorCode::corrupt, "tensor " + tensor.name + ": bad shape");
+      if (!extent.is_int64() || extent.as_int64() < 0)
+        return fail(ErrorCode::corrupt, "tensor " + tensor.name + ": bad shape");
       tensor.shape.push_back(extent.as_int64());
     }
     info.tensors.push_back(std::move(tensor));

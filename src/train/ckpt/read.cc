@@ -45,7 +45,8 @@ Result<Reader> Reader::open(const std::string& step_folder) {
   auto text = read_file(path, 1ULL << 30);
   if (!text) {
     if (text.error().code != ErrorCode::not_found) return tl::unexpected(text.error());
-    return fail(ErrorCode::not_found, short_path(step_folder, kManifestName) + " is not there: the save did not finish");
+    return fail(ErrorCode::not_found,
+                short_path(step_folder, kManifestName) + " is not there: the save did not finish");
   }
   Reader reader;
   reader.folder_ = step_folder;
@@ -71,7 +72,8 @@ Result<void> Reader::parse(const json::Object& manifest) {
     MUSTER_TRY(file.name, json::get_string(object, "name"));
     MUSTER_TRY(file.bytes, get_count(object, "bytes"));
     const auto* crcs = json::opt_array(object, "crc32c");
-    if (crcs == nullptr || file.name.find('/') != std::string::npos) return fail(ErrorCode::corrupt, "file " + file.name);
+    if (crcs == nullptr || file.name.find('/') != std::string::npos)
+      return fail(ErrorCode::corrupt, "file " + file.name);
     MUSTER_TRY(file.crcs, crcs_from_json(*crcs));
     if (file.crcs.size() != (file.bytes + kBlockBytes - 1) / kBlockBytes) {
       return fail(ErrorCode::corrupt, "file " + file.name + " has the wrong number of checksums");
@@ -86,7 +88,8 @@ Result<void> Reader::parse(const json::Object& manifest) {
     MUSTER_TRY(const std::string tensor, json::get_string(object, "tensor"));
     MUSTER_TRY(const std::string file, json::get_string(object, "file"));
     if (!tensor_index.contains(tensor) || !file_index.contains(file)) {
-      return fail(ErrorCode::corrupt, "a slice of " + tensor + " in " + file + ": one of the two is not listed");
+      return fail(ErrorCode::corrupt,
+                  "a slice of " + tensor + " in " + file + ": one of the two is not listed");
     }
     Slice slice{.tensor = tensor_index[tensor], .file = file_index[file]};
     MUSTER_TRY(slice.begin, get_count(object, "begin"));
@@ -112,7 +115,8 @@ Result<void> Reader::check_cover() const {
     covered[slice.tensor] = slice.end;
     const std::uint64_t bytes = (slice.end - slice.begin) * tensor.element_bytes();
     if (slice.offset + bytes > files_[slice.file].bytes) {
-      return fail(ErrorCode::corrupt, "a slice of " + tensor.name + " ends behind its file " + files_[slice.file].name);
+      return fail(ErrorCode::corrupt,
+                  "a slice of " + tensor.name + " ends behind its file " + files_[slice.file].name);
     }
   }
   for (std::size_t i = 0; i < covered.size(); ++i) {
@@ -130,14 +134,16 @@ Result<void> Reader::check_files() const {
     struct stat status {};
     if (stat((folder_ + "/" + file.name).c_str(), &status) != 0) {
       if (errno != ENOENT) return fail_errno(short_path(folder_, file.name));
-      return fail(ErrorCode::corrupt, short_path(folder_, file.name) +
-                                          " is missing; where nodes write to folders of their own, all of them must be "
-                                          "brought together");
+      return fail(ErrorCode::corrupt,
+                  short_path(folder_, file.name) +
+                      " is missing; where nodes write to folders of their own, all of them must be "
+                      "brought together");
     }
     if (static_cast<std::uint64_t>(status.st_size) != file.bytes) {
-      return fail(ErrorCode::corrupt, short_path(folder_, file.name) + " has " + std::to_string(status.st_size) +
-                                          " bytes, the manifest says " + std::to_string(file.bytes) +
-                                          (static_cast<std::uint64_t>(status.st_size) < file.bytes ? ": truncated" : ""));
+      return fail(ErrorCode::corrupt,
+                  short_path(folder_, file.name) + " has " + std::to_string(status.st_size) +
+                      " bytes, the manifest says " + std::to_string(file.bytes) +
+                      (static_cast<std::uint64_t>(status.st_size) < file.bytes ? ": truncated" : ""));
     }
   }
   return {};
@@ -158,16 +164,20 @@ Result<void> Reader::load_block(std::size_t file_number, std::uint64_t block) {
   block_.resize(std::min(kBlockBytes, file.bytes - begin));
   MUSTER_TRY(const UniqueFd fd, open_file(folder_ + "/" + file.name, O_RDONLY));
   for (std::size_t done = 0; done < block_.size();) {
-    const ssize_t got = pread(fd.get(), block_.data() + done, block_.size() - done, static_cast<off_t>(begin + done));
+    const ssize_t got =
+        pread(fd.get(), block_.data() + done, block_.size() - done, static_cast<off_t>(begin + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return fail_errno("read " + short_path(folder_, file.name));
-    if (got == 0) return fail(ErrorCode::corrupt, short_path(folder_, file.name) + " has become shorter while it was read");
+    if (got == 0)
+      return fail(ErrorCode::corrupt,
+                  short_path(folder_, file.name) + " has become shorter while it was read");
     done += static_cast<std::size_t>(got);
   }
   const std::uint32_t crc = crypto::crc32c(block_);
   if (crc != file.crcs[block]) {
-    return fail(ErrorCode::corrupt, short_path(folder_, file.name) + ": block " + std::to_string(block) + " (bytes " +
-                                        std::to_string(begin) + " to " + std::to_string(begin + block_.size() - 1) +
+    return fail(ErrorCode::corrupt, short_path(folder_, file.name) + ": block " + std::to_string(block) +
+                                        " (bytes " + std::to_string(begin) + " to " +
+                                        std::to_string(begin + block_.size() - 1) +
                                         ") is altered: its checksum is " + hex_of(crc) + ", stored is " +
                                         hex_of(file.crcs[block]));
   }
@@ -189,8 +199,10 @@ Result<void> Reader::read_file_range(std::size_t file, std::uint64_t offset, std
 }
 
 Result<void> Reader::read(std::string_view name, std::uint64_t begin, std::span<std::byte> out) {
-  const auto found = std::find_if(info_.tensors.begin(), info_.tensors.end(), [&](const auto& t) { return t.name == name; });
-  if (found == info_.tensors.end()) return fail(ErrorCode::not_found, "the checkpoint has no tensor " + std::string(name));
+  const auto found =
+      std::find_if(info_.tensors.begin(), info_.tensors.end(), [&](const auto& t) { return t.name == name; });
+  if (found == info_.tensors.end())
+    return fail(ErrorCode::not_found, "the checkpoint has no tensor " + std::string(name));
   const auto tensor = static_cast<std::size_t>(found - info_.tensors.begin());
   const std::uint64_t element = found->element_bytes(), end = begin + out.size() / element;
   MUSTER_ASSERT(out.size() % element == 0);
@@ -209,7 +221,8 @@ Result<void> Reader::read(std::string_view name, std::uint64_t begin, std::span<
 
 Result<void> Reader::verify() {
   for (std::size_t file = 0; file < files_.size(); ++file) {
-    for (std::uint64_t block = 0; block < files_[file].crcs.size(); ++block) MUSTER_CHECK(load_block(file, block));
+    for (std::uint64_t block = 0; block < files_[file].crcs.size(); ++block)
+      MUSTER_CHECK(load_block(file, block));
   }
   return {};
 }
@@ -226,9 +239,11 @@ struct Step {
 Result<std::vector<Step>> steps_in(const std::string& folder) {
   std::vector<Step> steps;
   std::error_code error;
-  for (std::filesystem::directory_iterator it(folder, error), last; !error && it != last; it.increment(error)) {
+  for (std::filesystem::directory_iterator it(folder, error), last; !error && it != last;
+       it.increment(error)) {
     const std::string name = it->path().filename().string();
-    const auto number = name.starts_with("step-") ? parse_int(std::string_view(name).substr(5)) : std::nullopt;
+    const auto number =
+        name.starts_with("step-") ? parse_int(std::string_view(name).substr(5)) : std::nullopt;
     if (!number || *number < 0) continue;
     const bool finished = access((it->path() / kManifestName).c_str(), F_OK) == 0;
     steps.push_back({*number, it->path().string(), finished});
@@ -244,10 +259,12 @@ Result<void> remove_step(const Step& step) {
   if (unlink(manifest.c_str()) != 0 && errno != ENOENT) return fail_errno("remove " + manifest);
   std::error_code error;
   std::vector<std::string> names;
-  for (std::filesystem::directory_iterator it(step.path, error), last; !error && it != last; it.increment(error)) {
+  for (std::filesystem::directory_iterator it(step.path, error), last; !error && it != last;
+       it.increment(error)) {
     names.push_back(it->path().string());
   }
-  if (error && error != std::errc::no_such_file_or_directory) return fail_errno("remove " + step.path, error.value());
+  if (error && error != std::errc::no_such_file_or_directory)
+    return fail_errno("remove " + step.path, error.value());
   for (const std::string& name : names) {
     if (unlink(name.c_str()) != 0 && errno != ENOENT) return fail_errno("remove " + name);
   }
@@ -261,10 +278,12 @@ Result<std::vector<StepEntry>> list_checkpoints(const std::string& folder, bool 
   MUSTER_TRY(const auto steps, steps_in(folder));
   std::vector<StepEntry> entries;
   for (const Step& step : steps) {
-    StepEntry entry{.step = step.number, .path = step.path, .finished = step.finished, .problem = std::nullopt};
+    StepEntry entry{
+        .step = step.number, .path = step.path, .finished = step.finished, .problem = std::nullopt};
     if (step.finished) {
       auto reader = Reader::open(step.path);
-      auto checked = reader ? (deep ? reader->verify() : Result<void>()) : Result<void>(tl::unexpected(reader.error()));
+      auto checked =
+          reader ? (deep ? reader->verify() : Result<void>()) : Result<void>(tl::unexpected(reader.error()));
       if (!checked) entry.problem = checked.error();
       if (checked) entry.bytes = reader->bytes();
     }
@@ -284,12 +303,14 @@ Result<Latest> latest_checkpoint(const std::string& folder) {
       latest.reader = std::move(*reader);
       return latest;
     }
-    latest.notices.push_back("step " + std::to_string(step.number) + " passed over: " + checked.error().message);
+    latest.notices.push_back("step " + std::to_string(step.number) +
+                             " passed over: " + checked.error().message);
     if (step.finished) damaged += (damaged.empty() ? "" : "; ") + checked.error().message;
   }
   if (damaged.empty()) return latest;
-  return fail(ErrorCode::corrupt, "no checkpoint in " + folder + " is usable: " + damaged +
-                                      ". Bring the files back, or choose another checkpoint.dir to start over");
+  return fail(ErrorCode::corrupt,
+              "no checkpoint in " + folder + " is usable: " + damaged +
+                  ". Bring the files back, or choose another checkpoint.dir to start over");
 }
 
 Result<void> prune_checkpoints(const std::string& folder, int keep) {

@@ -59,8 +59,8 @@ class BlockWriter {
 };
 
 // Writes this rank's slices; the record says what lies where: {"file": {...}, "slices": [...]}.
-Result<json::Object> write_slices(const std::string& folder, std::span<const TensorSlice> slices, const Writer& writer,
-                                  const CheckpointInfo& info, int rank) {
+Result<json::Object> write_slices(const std::string& folder, std::span<const TensorSlice> slices,
+                                  const Writer& writer, const CheckpointInfo& info, int rank) {
   const std::string name = "rank-" + std::to_string(rank) + ".bin";
   MUSTER_TRY(UniqueFd fd, open_file(folder + "/" + name, O_WRONLY | O_CREAT | O_TRUNC));
   BlockWriter out(std::move(fd));
@@ -88,7 +88,8 @@ Result<void> agree(Comm& comm, const Result<void>& mine, std::string_view what) 
   MUSTER_TRY(const auto answers, comm.gather_text(mine ? "" : mine.error().message));
   std::string wrong;
   for (std::size_t rank = 0; rank < answers.size(); ++rank) {
-    if (!answers[rank].empty()) wrong += (wrong.empty() ? "" : "; ") + ("rank " + std::to_string(rank) + ": ") + answers[rank];
+    if (!answers[rank].empty())
+      wrong += (wrong.empty() ? "" : "; ") + ("rank " + std::to_string(rank) + ": ") + answers[rank];
   }
   if (wrong.empty()) return {};
   return fail(mine ? ErrorCode::io : mine.error().code, std::string(what) + ": " + wrong);
@@ -117,8 +118,8 @@ std::string step_folder(const std::string& folder, std::int64_t step) {
   return folder + "/step-" + std::to_string(step);
 }
 
-Result<void> save_checkpoint(const std::string& folder, const CheckpointInfo& info, std::span<const TensorSlice> mine,
-                             const Writer& writer, Comm& comm) {
+Result<void> save_checkpoint(const std::string& folder, const CheckpointInfo& info,
+                             std::span<const TensorSlice> mine, const Writer& writer, Comm& comm) {
   const std::string what = "checkpoint " + step_folder(folder, info.step);
   const std::string path = step_folder(folder, info.step);
   MUSTER_CHECK(agree(comm, writer.local_rank == 0 ? prepare(path) : Result<void>(), what));

@@ -12,7 +12,8 @@ namespace muster::train {
 namespace {
 
 std::int64_t steady_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
@@ -20,7 +21,8 @@ class SingleTransport final : public Transport {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  Result<void> exchange(std::span<const Send> sends, std::span<const Receive> receives, const Operation&) override {
+  Result<void> exchange(std::span<const Send> sends, std::span<const Receive> receives,
+                        const Operation&) override {
     MUSTER_ASSERT(sends.empty() && receives.empty());
     return {};
   }
@@ -56,7 +58,8 @@ class Comm::Logged {
  public:
   Logged(Comm& comm, std::string_view name)
       : comm_(comm), operation_{.sequence = ++comm.sequence_, .name = name, .group = comm.group_} {
-    OperationRecord record{.sequence = operation_.sequence, .name = std::string(name), .start_ns = steady_ns()};
+    OperationRecord record{
+        .sequence = operation_.sequence, .name = std::string(name), .start_ns = steady_ns()};
     const std::lock_guard lock(comm_.mutex_);
     if (comm_.records_.size() < kRecent) {
       comm_.records_.push_back(std::move(record));
@@ -90,7 +93,10 @@ class Comm::Logged {
 };
 
 Comm::Comm(std::string group, std::unique_ptr<Transport> transport)
-    : group_(std::move(group)), transport_(std::move(transport)), rank_(transport_->rank()), size_(transport_->size()) {
+    : group_(std::move(group)),
+      transport_(std::move(transport)),
+      rank_(transport_->rank()),
+      size_(transport_->size()) {
   MUSTER_ASSERT(size_ >= 1 && rank_ >= 0 && rank_ < size_);
 }
 
@@ -119,8 +125,8 @@ Result<void> Comm::run(const Logged& logged, std::span<const Send> sends, std::s
   if (out.empty() && in.empty()) return {};
   auto result = transport_->exchange(out, in, logged.operation());
   if (!result) {
-    return tl::unexpected(result.error().with_context(logged.operation().describe() + ", rank " +
-                                                      std::to_string(rank_) + " of " + std::to_string(size_)));
+    return tl::unexpected(result.error().with_context(
+        logged.operation().describe() + ", rank " + std::to_string(rank_) + " of " + std::to_string(size_)));
   }
   return result;
 }
@@ -134,7 +140,8 @@ Result<void> Comm::scatter_sum(const Logged& logged, std::span<const T> data, st
   std::vector<const T*> parts;
   std::byte* free = scratch_.data();
   for (int peer = 0; peer < size_; ++peer) {
-    const std::size_t begin = chunk_begin(data.size(), peer, size_), end = chunk_begin(data.size(), peer + 1, size_);
+    const std::size_t begin = chunk_begin(data.size(), peer, size_),
+                      end = chunk_begin(data.size(), peer + 1, size_);
     if (peer == rank_) {
       MUSTER_ASSERT(chunk.size() == end - begin);
       parts.push_back(data.data() + begin);
@@ -209,7 +216,8 @@ Result<void> Comm::all_to_all(std::span<const std::byte> in, std::span<std::byte
   for (int peer = 0; peer < size_; ++peer) {
     const std::size_t at = static_cast<std::size_t>(peer) * chunk;
     if (peer == rank_) {
-      std::copy_n(in.begin() + static_cast<std::ptrdiff_t>(at), chunk, out.begin() + static_cast<std::ptrdiff_t>(at));
+      std::copy_n(in.begin() + static_cast<std::ptrdiff_t>(at), chunk,
+                  out.begin() + static_cast<std::ptrdiff_t>(at));
       continue;
     }
     sends.push_back({.to = peer, .data = in.subspan(at, chunk)});
@@ -268,7 +276,8 @@ Result<void> Comm::barrier() {
     std::byte received{};
     const Send send{.to = (rank_ + distance) % size_, .data = std::span(&token, 1)};
     const Receive receive{.from = (rank_ - distance + size_) % size_, .data = std::span(&received, 1)};
-    if (auto round = run(logged, std::span(&send, 1), std::span(&receive, 1)); !round) return logged.end(round);
+    if (auto round = run(logged, std::span(&send, 1), std::span(&receive, 1)); !round)
+      return logged.end(round);
   }
   return logged.end({});
 }
@@ -276,7 +285,8 @@ Result<void> Comm::barrier() {
 std::vector<OperationRecord> Comm::recent() const {
   const std::lock_guard lock(mutex_);
   std::vector<OperationRecord> ordered = records_;
-  std::sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) { return a.sequence < b.sequence; });
+  std::sort(ordered.begin(), ordered.end(),
+            [](const auto& a, const auto& b) { return a.sequence < b.sequence; });
   return ordered;
 }
 

@@ -58,10 +58,11 @@ TEST(Deadlock, IsReportedAtOnceWithWhatEachRankWaitsFor) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
   for (int rank : {0, 1}) {
     EXPECT_THAT(answers[static_cast<std::size_t>(rank)],
-                testing::AllOf(testing::HasSubstr("deadlock"),
-                               testing::HasSubstr("rank 0 in exchange #1 of test waits to receive 8 bytes from rank 1"),
-                               testing::HasSubstr("rank 1 in exchange #1 of test waits to receive 8 bytes from rank 0"),
-                               testing::HasSubstr("rank 2 has left")));
+                testing::AllOf(
+                    testing::HasSubstr("deadlock"),
+                    testing::HasSubstr("rank 0 in exchange #1 of test waits to receive 8 bytes from rank 1"),
+                    testing::HasSubstr("rank 1 in exchange #1 of test waits to receive 8 bytes from rank 0"),
+                    testing::HasSubstr("rank 2 has left")));
   }
 }
 
@@ -85,7 +86,9 @@ TEST(Mismatch, NamesBothRanksAndSizes) {
     return done ? "passed" : done.error().message;
   });
   for (const auto& answer : answers) {
-    EXPECT_THAT(answer, testing::ContainsRegex("rank [01] sends (16|24) bytes in all_reduce #1 of test, rank [01] expects (16|24)"));
+    EXPECT_THAT(answer,
+                testing::ContainsRegex(
+                    "rank [01] sends (16|24) bytes in all_reduce #1 of test, rank [01] expects (16|24)"));
   }
 }
 

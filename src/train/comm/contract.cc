@@ -60,7 +60,8 @@ std::string check_reduce_scatter(Comm& comm) {
     std::vector<float> mine(count);
     if (auto done = comm.reduce_scatter<float>(all, mine); !done) return said(done);
     const auto sum = expected_sum<float>(comm.size(), n * count);
-    if (!same_bits<float>(mine, std::span(sum).subspan(me * count, count))) return "reduce_scatter: wrong chunk";
+    if (!same_bits<float>(mine, std::span(sum).subspan(me * count, count)))
+      return "reduce_scatter: wrong chunk";
   }
   return "";
 }
@@ -89,7 +90,8 @@ std::string check_all_gather(Comm& comm) {
 std::string check_all_to_all(Comm& comm) {
   std::vector<int> in, out(static_cast<std::size_t>(comm.size()));
   for (int to = 0; to < comm.size(); ++to) in.push_back(100 * comm.rank() + to);
-  if (auto done = comm.all_to_all(std::as_bytes(std::span(in)), std::as_writable_bytes(std::span(out))); !done) {
+  if (auto done = comm.all_to_all(std::as_bytes(std::span(in)), std::as_writable_bytes(std::span(out)));
+      !done) {
     return said(done);
   }
   for (int from = 0; from < comm.size(); ++from) {
@@ -98,7 +100,9 @@ std::string check_all_to_all(Comm& comm) {
   return "";
 }
 
-std::string text_of(int rank) { return std::string(static_cast<std::size_t>(rank) * 1000, static_cast<char>('a' + rank)); }
+std::string text_of(int rank) {
+  return std::string(static_cast<std::size_t>(rank) * 1000, static_cast<char>('a' + rank));
+}
 
 std::string check_gather_text(Comm& comm) {
   const auto texts = comm.gather_text(text_of(comm.rank()));
@@ -139,7 +143,8 @@ std::string check_exchange(Comm& comm) {
   std::size_t next = 0;
   for (int peer = 0; peer < comm.size(); ++peer) {
     for (int k = 0; peer != comm.rank() && k < kMessages; ++k) {
-      if (received[next++] != content(peer, comm.rank(), k)) return "exchange: a message is wrong or out of order";
+      if (received[next++] != content(peer, comm.rank(), k))
+        return "exchange: a message is wrong or out of order";
     }
   }
   return "";
@@ -176,14 +181,16 @@ std::string check_log(Comm& comm) {
   // Reduce-scatter and all-gather move (n - 1) chunks each.
   const auto bytes = 2 * static_cast<std::uint64_t>(comm.size() - 1) * 10 * sizeof(float);
   if (log[0].name != "all_reduce" || log[0].sequence != 1 || log[0].bytes_sent != bytes) {
-    return "log: " + log[0].name + " with " + std::to_string(log[0].bytes_sent) + " bytes, expected all_reduce with " +
-           std::to_string(bytes);
+    return "log: " + log[0].name + " with " + std::to_string(log[0].bytes_sent) +
+           " bytes, expected all_reduce with " + std::to_string(bytes);
   }
-  if (log[1].name != "barrier" || log[1].state != OperationRecord::State::done) return "log: no finished barrier";
+  if (log[1].name != "barrier" || log[1].state != OperationRecord::State::done)
+    return "log: no finished barrier";
   for (std::size_t i = 0; i < Comm::kRecent; ++i) {
     if (auto done = comm.barrier(); !done) return said(done);
   }
-  if (comm.recent().size() != Comm::kRecent || comm.recent().front().sequence != 3) return "log: the ring does not turn";
+  if (comm.recent().size() != Comm::kRecent || comm.recent().front().sequence != 3)
+    return "log: the ring does not turn";
   return "";
 }
 
@@ -200,14 +207,16 @@ std::string check_peer_gone(std::unique_ptr<Comm> comm, Millis wait) {
   if (done) return "all_reduce without the last rank passed";
   const auto& error = done.error();
   if (machine_ns() - start > wait.count() * 900'000) return "the loss of a rank was only noticed by time-out";
-  if (!mentions(error.message, "all_reduce #2 of test, rank " + std::to_string(comm->rank()))) return error.message;
+  if (!mentions(error.message, "all_reduce #2 of test, rank " + std::to_string(comm->rank())))
+    return error.message;
   // A survivor that learned it earlier may have left by now, and is then as gone as the last rank.
   bool names_a_peer = false;
   for (int peer = 0; peer < comm->size(); ++peer) {
     if (peer != comm->rank() && mentions(error.message, "rank " + std::to_string(peer))) names_a_peer = true;
   }
   if (!names_a_peer) return "does not name the rank: " + error.message;
-  if (comm->recent().back().state != OperationRecord::State::failed) return "the log does not show the failure";
+  if (comm->recent().back().state != OperationRecord::State::failed)
+    return "the log does not show the failure";
   return "";
 }
 

@@ -46,7 +46,8 @@ class ThreadWorld::Hub {
       mine.pending.push_back({.peer = send.to, .source = send.data.data(), .bytes = send.data.size()});
     }
     for (const Receive& receive : receives) {
-      mine.pending.push_back({.peer = receive.from, .target = receive.data.data(), .bytes = receive.data.size()});
+      mine.pending.push_back(
+          {.peer = receive.from, .target = receive.data.data(), .bytes = receive.data.size()});
     }
     for (Message& message : mine.pending) post(rank, message);
     for (const Message& message : mine.pending) match(rank, message);
@@ -54,7 +55,8 @@ class ThreadWorld::Hub {
     look_for_deadlock();
     const bool in_time = changed_.wait_for(lock, timeout_, [&] { return failed_ || mine.remaining == 0; });
     if (!in_time) {
-      fail_all({ErrorCode::timeout, "no answer within " + format_duration(timeout_) + ": " + waits_for(rank)});
+      fail_all(
+          {ErrorCode::timeout, "no answer within " + format_duration(timeout_) + ": " + waits_for(rank)});
     }
     mine.phase = Phase::running;
     if (mine.remaining == 0) return {};
@@ -105,9 +107,9 @@ class ThreadWorld::Hub {
       Message& receive = *c.receives.front();
       if (send.bytes != receive.bytes) {
         return fail_all({ErrorCode::invalid_argument,
-                         "rank " + std::to_string(from) + " sends " + std::to_string(send.bytes) + " bytes in " +
-                             state(from).operation + ", rank " + std::to_string(to) + " expects " +
-                             std::to_string(receive.bytes) + " in " + state(to).operation});
+                         "rank " + std::to_string(from) + " sends " + std::to_string(send.bytes) +
+                             " bytes in " + state(from).operation + ", rank " + std::to_string(to) +
+                             " expects " + std::to_string(receive.bytes) + " in " + state(to).operation});
       }
       std::memcpy(receive.target, send.source, send.bytes);
       c.sends.pop_front();
@@ -149,8 +151,8 @@ class ThreadWorld::Hub {
     for (const Message& message : r.pending) {
       if (message.done) continue;
       text += separator + std::string(message.source != nullptr ? "send " : "receive ") +
-              std::to_string(message.bytes) + " bytes " + (message.source != nullptr ? "to" : "from") + " rank " +
-              std::to_string(message.peer);
+              std::to_string(message.bytes) + " bytes " + (message.source != nullptr ? "to" : "from") +
+              " rank " + std::to_string(message.peer);
       separator = ", ";
     }
     return text;

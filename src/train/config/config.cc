@@ -1,9 +1,10 @@
 #include "train/config/config.h"
 
-#include <algorithm>
-#include <cstdio>
 #include <sys/stat.h>
 #include <toml++/toml.h>
+
+#include <algorithm>
+#include <cstdio>
 
 #include "base/file.h"
 #include "base/text.h"
@@ -13,7 +14,8 @@ namespace muster::train {
 namespace {
 
 std::string shown(const Scalar& value) {
-  return std::holds_alternative<std::string>(value) ? "\"" + std::get<std::string>(value) + "\"" : text_of(value);
+  return std::holds_alternative<std::string>(value) ? "\"" + std::get<std::string>(value) + "\""
+                                                    : text_of(value);
 }
 
 Result<Scalar> scalar_of_node(const toml::node& node, const std::string& key) {
@@ -21,7 +23,8 @@ Result<Scalar> scalar_of_node(const toml::node& node, const std::string& key) {
   if (const auto* real = node.as_floating_point()) return Scalar(real->get());
   if (const auto* flag = node.as_boolean()) return Scalar(flag->get());
   if (const auto* text = node.as_string()) return Scalar(text->get());
-  return fail(ErrorCode::invalid_argument, key + ": a number, a string, true or false is needed, no list or date");
+  return fail(ErrorCode::invalid_argument,
+              key + ": a number, a string, true or false is needed, no list or date");
 }
 
 Result<void> flatten(const toml::table& table, const std::string& prefix, const std::string& source,
@@ -72,9 +75,11 @@ bool exists(const std::string& path) {
 Result<Setting> parse_assignment(std::string_view text) {
   const auto equals = text.find('=');
   if (equals == std::string_view::npos || equals == 0) {
-    return fail(ErrorCode::invalid_argument, "--set " + std::string(text) + ": expected KEY=VALUE, for example train.steps=400");
+    return fail(ErrorCode::invalid_argument,
+                "--set " + std::string(text) + ": expected KEY=VALUE, for example train.steps=400");
   }
-  return Setting{std::string(trim(text.substr(0, equals))), std::string(trim(text.substr(equals + 1))), "--set"};
+  return Setting{std::string(trim(text.substr(0, equals))), std::string(trim(text.substr(equals + 1))),
+                 "--set"};
 }
 
 Result<std::vector<Setting>> parse_toml(std::string_view text, const std::string& source) {
@@ -85,7 +90,8 @@ Result<std::vector<Setting>> parse_toml(std::string_view text, const std::string
   } catch (const toml::parse_error& error) {
     const auto& where = error.source().begin;
     return fail(ErrorCode::invalid_argument, source + ":" + std::to_string(where.line) + ":" +
-                                                 std::to_string(where.column) + ": " + std::string(error.description()));
+                                                 std::to_string(where.column) + ": " +
+                                                 std::string(error.description()));
   } catch (const std::exception& error) {  // toml++ 3.3 throws others on some broken input
     return fail(ErrorCode::invalid_argument, source + ": not TOML: " + error.what());
   }
@@ -119,7 +125,8 @@ Result<JobSettings> read_job(const std::string& root) {
   if (const auto where = read_file(folder + "checkpointconfig.json", 1 << 20)) {
     const auto object = json::parse_object(*where);
     if (!object) return tl::unexpected(object.error().with_context("checkpointconfig.json"));
-    if (const auto path = json::opt_string(*object, "LocalPath")) add("checkpoint.dir", *path, "checkpointconfig.json");
+    if (const auto path = json::opt_string(*object, "LocalPath"))
+      add("checkpoint.dir", *path, "checkpointconfig.json");
   }
 
   const auto values = json::parse_object(trim(*text).empty() ? std::string("{}") : *text);
@@ -130,7 +137,8 @@ Result<JobSettings> read_job(const std::string& root) {
       job.notices.push_back("hyperparameter " + key + " is ignored: it is for SageMaker's own containers");
       continue;
     }
-    add(key, value.is_string() ? std::string(json::view(value.as_string())) : json::dump(value), "hyperparameters.json");
+    add(key, value.is_string() ? std::string(json::view(value.as_string())) : json::dump(value),
+        "hyperparameters.json");
   }
   return job;
 }
@@ -142,7 +150,8 @@ Result<Config> resolve(const std::vector<Setting>& settings) {
     if (setting.key == "model.preset") MUSTER_CHECK(apply(config, keys, setting));
   }
   if (config.preset.empty()) {
-    const bool any = std::any_of(settings.begin(), settings.end(), [](const Setting& s) { return s.key.starts_with("model."); });
+    const bool any = std::any_of(settings.begin(), settings.end(),
+                                 [](const Setting& s) { return s.key.starts_with("model."); });
     if (!any) config.preset = "quickstart";
   }
   if (!config.preset.empty()) {
@@ -150,17 +159,20 @@ Result<Config> resolve(const std::vector<Setting>& settings) {
     if (!sizes) return tl::unexpected(sizes.error().with_context("model.preset"));
     config.model = *sizes;
     for (const Key& key : keys) {
-      if (key.name.starts_with("model.") && key.name != "model.preset") config.sources[key.name] = "preset " + config.preset;
+      if (key.name.starts_with("model.") && key.name != "model.preset")
+        config.sources[key.name] = "preset " + config.preset;
     }
   }
   for (const Setting& setting : settings) MUSTER_CHECK(apply(config, keys, setting));
   // What only another key can judge.
-  if (config.model.head_dim == 0 && config.model.heads > 0) config.model.head_dim = config.model.width / config.model.heads;
+  if (config.model.head_dim == 0 && config.model.heads > 0)
+    config.model.head_dim = config.model.width / config.model.heads;
   if (config.model.kv_heads == 0) config.model.kv_heads = config.model.heads;
   config.model.max_sequence = config.sequence;
   if (config.min_lr > config.lr) {
-    return fail(ErrorCode::invalid_argument, "optim.min_lr = " + text_of(Scalar(config.min_lr)) + " is above optim.lr = " +
-                                                 text_of(Scalar(config.lr)) + "; lower one or raise the other");
+    return fail(ErrorCode::invalid_argument, "optim.min_lr = " + text_of(Scalar(config.min_lr)) +
+                                                 " is above optim.lr = " + text_of(Scalar(config.lr)) +
+                                                 "; lower one or raise the other");
   }
   return config;
 }
@@ -192,13 +204,15 @@ Result<Config> from_json(const json::Object& object) {
     } else {
       return fail(ErrorCode::corrupt, "checkpoint: " + key->name + " is " + json::dump(value));
     }
-    if (auto assigned = assign(*key, scalar); !assigned) return tl::unexpected(assigned.error().with_context("checkpoint"));
+    if (auto assigned = assign(*key, scalar); !assigned)
+      return tl::unexpected(assigned.error().with_context("checkpoint"));
   }
   config.model.max_sequence = config.sequence;
   return config;
 }
 
-Result<void> check_resume(const json::Object& then, const Config& now, const std::set<std::string>& accepted) {
+Result<void> check_resume(const json::Object& then, const Config& now,
+                          const std::set<std::string>& accepted) {
   MUSTER_TRY(Config before, from_json(then));
   Config after = now;
   const auto old_keys = keys_of(before), new_keys = keys_of(after);
@@ -210,8 +224,9 @@ Result<void> check_resume(const json::Object& then, const Config& now, const std
     if (key.key_class == KeyClass::trajectory && accepted.contains(key.name)) continue;
     if (!refusals.empty()) refusals += "; ";
     refusals += key.name + " was " + shown(was) + ", is " + shown(is);
-    refusals += key.key_class == KeyClass::identity ? " (identity: put it back, or choose another checkpoint.dir)"
-                                                    : " (trajectory: put it back, or give --accept " + key.name + ")";
+    refusals += key.key_class == KeyClass::identity
+                    ? " (identity: put it back, or choose another checkpoint.dir)"
+                    : " (trajectory: put it back, or give --accept " + key.name + ")";
   }
   if (refusals.empty()) return {};
   return fail(ErrorCode::failed_precondition, "this run differs from the checkpoint: " + refusals);
@@ -228,8 +243,8 @@ std::string explain(const Config& config) {
     section = own;
     const auto source = copy.sources.find(key.name);
     const std::string range = key.choices.empty() ? "" : " (" + join(key.choices, ", ") + ")";
-    std::snprintf(line, sizeof line, "%-20s %-14s %-12s %-20s ", key.name.c_str(), shown(value_of(key)).c_str(),
-                  std::string(to_string(key.key_class)).c_str(),
+    std::snprintf(line, sizeof line, "%-20s %-14s %-12s %-20s ", key.name.c_str(),
+                  shown(value_of(key)).c_str(), std::string(to_string(key.key_class)).c_str(),
                   source == copy.sources.end() ? "default" : source->second.c_str());
     out += line + key.help + range + "\n";
   }

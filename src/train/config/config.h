@@ -26,13 +26,13 @@
 namespace muster::train {
 
 struct Config {
-  std::string preset;   // model.preset; empty: none
-  ModelConfig model;    // vocab comes from the data
+  std::string preset;  // model.preset; empty: none
+  ModelConfig model;   // vocab comes from the data
   std::string train_data, validation_data, tokenizer;
 
   std::int64_t steps = 400;
-  std::int64_t batch = 16;        // windows a step, over all ranks
-  std::int64_t micro_batch = 4;   // windows a forward pass on one rank
+  std::int64_t batch = 16;       // windows a step, over all ranks
+  std::int64_t micro_batch = 4;  // windows a forward pass on one rank
   std::int64_t sequence = 256;
   std::int64_t seed = 1;
 
@@ -40,18 +40,18 @@ struct Config {
   std::int64_t warmup = 20;
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, clip = 1.0;
 
-  std::string checkpoint_dir;     // empty: no checkpoints
+  std::string checkpoint_dir;  // empty: no checkpoints
   std::int64_t checkpoint_every = 100;
   std::int64_t checkpoint_keep = 2;
   std::string checkpoint_resume = "auto";
 
-  std::int64_t eval_every = 0;    // 0: only before and after
-  std::int64_t eval_windows = 64; // at most
+  std::int64_t eval_every = 0;     // 0: only before and after
+  std::int64_t eval_windows = 64;  // at most
   std::int64_t log_every = 10;
-  std::string output_dir;         // empty: no model is written
+  std::string output_dir;  // empty: no model is written
 
-  std::int64_t nproc = 0;         // 0: as started
-  std::int64_t threads = 0;       // 0: local cores / local ranks
+  std::int64_t nproc = 0;    // 0: as started
+  std::int64_t threads = 0;  // 0: local cores / local ranks
   double timeout_s = 600;
   MeshShape mesh;
 
@@ -91,8 +91,8 @@ json::Object to_json(const Config& config);
 // The configuration of a checkpoint. Keys this program does not know are an error.
 Result<Config> from_json(const json::Object& object);
 
-// Whether a run with `now` may go on from a checkpoint of `then`: names every key that forbids it, both values
-// and the remedy. `accepted`: keys given by --accept.
+// Whether a run with `now` may go on from a checkpoint of `then`: names every key that forbids it, both
+// values and the remedy. `accepted`: keys given by --accept.
 Result<void> check_resume(const json::Object& then, const Config& now, const std::set<std::string>& accepted);
 
 // The table for people: key, value, source, class, meaning.

@@ -30,7 +30,8 @@ TEST(Config, DefaultsAreTheQuickstart) {
 }
 
 TEST(Config, LaterLayersWinAndKeysOverrideThePreset) {
-  std::vector<Setting> settings = *parse_toml("[model]\npreset = \"tiny\"\nlayers = 3\n[train]\nsteps = 10\n", "run.toml");
+  std::vector<Setting> settings =
+      *parse_toml("[model]\npreset = \"tiny\"\nlayers = 3\n[train]\nsteps = 10\n", "run.toml");
   settings.push_back(*parse_assignment("train.steps=20"));
   const auto config = resolve(settings);
   ASSERT_TRUE(config) << config.error().message;
@@ -42,8 +43,8 @@ TEST(Config, LaterLayersWinAndKeysOverrideThePreset) {
 }
 
 TEST(Config, TextIsReadAsTomlThenAsString) {
-  const auto config = resolved({"optim.lr=3e-4", "train.steps=1_000", "model.tied=true", "data.train=123", "optim.clip=2",
-                                "data.validation=\"a b\"", "train.seed=\"7\""});
+  const auto config = resolved({"optim.lr=3e-4", "train.steps=1_000", "model.tied=true", "data.train=123",
+                                "optim.clip=2", "data.validation=\"a b\"", "train.seed=\"7\""});
   ASSERT_TRUE(config) << config.error().message;
   EXPECT_EQ(config->lr, 3e-4);
   EXPECT_EQ(config->steps, 1000);
@@ -115,7 +116,8 @@ TEST(Job, HyperparametersAndChannels) {
   EXPECT_EQ(config->tokenizer, root / "input/data/tokenizer/tokenizer.model");
   EXPECT_EQ(config->output_dir, root / "model");
   EXPECT_EQ(config->checkpoint_dir, root / "checkpoints");
-  ASSERT_TRUE(write_file_atomic(root / "input/config/checkpointconfig.json", R"({"S3Uri":"s3://b/c","LocalPath":"/elsewhere"})"));
+  ASSERT_TRUE(write_file_atomic(root / "input/config/checkpointconfig.json",
+                                R"({"S3Uri":"s3://b/c","LocalPath":"/elsewhere"})"));
   EXPECT_EQ(resolve(read_job(root.path())->settings)->checkpoint_dir, "/elsewhere");
 }
 
@@ -124,7 +126,8 @@ TEST(Job, BadHyperparametersAreNamed) {
   EXPECT_FALSE(read_job(root.path())->in_job);
   std::filesystem::create_directories(root / "input/config");
   ASSERT_TRUE(write_file_atomic(root / "input/config/hyperparameters.json", R"({"epochs": "3"})"));
-  EXPECT_THAT(resolve(read_job(root.path())->settings).error().message, HasSubstr("hyperparameters.json: unknown key epochs"));
+  EXPECT_THAT(resolve(read_job(root.path())->settings).error().message,
+              HasSubstr("hyperparameters.json: unknown key epochs"));
   ASSERT_TRUE(write_file_atomic(root / "input/config/hyperparameters.json", "[1]"));
   EXPECT_THAT(read_job(root.path()).error().message, HasSubstr("hyperparameters.json"));
 }
@@ -143,7 +146,9 @@ TEST(Resume, ClassesDecide) {
   EXPECT_EQ(check({}, {}), "");
   EXPECT_EQ(check({"log.every=1", "mesh.replica=2", "checkpoint.dir=/x"}, {}), "");
   EXPECT_THAT(check({"model.layers=9"}, {"model.layers"}), HasSubstr("is 9 (identity: put it back"));
-  EXPECT_THAT(check({"train.steps=200"}, {}), HasSubstr("train.steps was 100, is 200 (trajectory: put it back, or give --accept train.steps)"));
+  EXPECT_THAT(
+      check({"train.steps=200"}, {}),
+      HasSubstr("train.steps was 100, is 200 (trajectory: put it back, or give --accept train.steps)"));
   EXPECT_EQ(check({"train.steps=200"}, {"train.steps"}), "");
   const std::string both = check({"train.seed=5", "optim.lr=0.5"}, {});
   EXPECT_THAT(both, HasSubstr("train.seed was 1, is 5"));

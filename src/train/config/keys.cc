@@ -34,11 +34,12 @@ Scalar scalar_of(const std::string& quoted) {
 }
 
 std::string wanted(const Key& key) {
-  std::string what = std::holds_alternative<std::int64_t*>(key.target) || std::holds_alternative<int*>(key.target)
-                         ? "a whole number"
-                     : std::holds_alternative<double*>(key.target) ? "a number"
-                     : std::holds_alternative<bool*>(key.target)   ? "true or false"
-                                                                   : "a string";
+  std::string what =
+      std::holds_alternative<std::int64_t*>(key.target) || std::holds_alternative<int*>(key.target)
+          ? "a whole number"
+      : std::holds_alternative<double*>(key.target) ? "a number"
+      : std::holds_alternative<bool*>(key.target)   ? "true or false"
+                                                    : "a string";
   if (!key.choices.empty()) what = "one of " + join(key.choices, ", ");
   const auto bound = [](double value) { return text_of(Scalar(value)); };
   if (std::isfinite(key.minimum) && key.maximum < kMany) {
@@ -54,7 +55,9 @@ tl::unexpected<Error> refused(const Key& key, const std::string& value) {
 }
 
 Result<void> assign_scalar(const Key& key, const Scalar& value) {
-  const std::string shown = std::holds_alternative<std::string>(value) ? "\"" + std::get<std::string>(value) + "\"" : text_of(value);
+  const std::string shown = std::holds_alternative<std::string>(value)
+                                ? "\"" + std::get<std::string>(value) + "\""
+                                : text_of(value);
   const auto in_range = [&](double number) { return number >= key.minimum && number <= key.maximum; };
   const auto* whole = std::get_if<std::int64_t>(&value);
   if (auto* const* target = std::get_if<std::int64_t*>(&key.target)) {
@@ -75,7 +78,8 @@ Result<void> assign_scalar(const Key& key, const Scalar& value) {
     **flag = *given;
   } else {
     const auto* text = std::get_if<std::string>(&value);
-    const bool known = text != nullptr && (key.choices.empty() || std::count(key.choices.begin(), key.choices.end(), *text) > 0);
+    const bool known = text != nullptr &&
+                       (key.choices.empty() || std::count(key.choices.begin(), key.choices.end(), *text) > 0);
     if (!known) return refused(key, shown);
     *std::get<std::string*>(key.target) = *text;
   }
@@ -86,9 +90,12 @@ Result<void> assign_scalar(const Key& key, const Scalar& value) {
 
 std::string_view to_string(KeyClass key_class) {
   switch (key_class) {
-    case KeyClass::identity: return "identity";
-    case KeyClass::trajectory: return "trajectory";
-    case KeyClass::operational: return "operational";
+    case KeyClass::identity:
+      return "identity";
+    case KeyClass::trajectory:
+      return "trajectory";
+    case KeyClass::operational:
+      return "operational";
   }
   return "?";
 }
@@ -97,7 +104,8 @@ std::vector<Key> keys_of(Config& c) {
   using enum KeyClass;
   ModelConfig& m = c.model;
   return {
-      {"model.preset", operational, "Sizes to start from: quickstart, bench or tiny; the keys below override it", &c.preset},
+      {"model.preset", operational,
+       "Sizes to start from: quickstart, bench or tiny; the keys below override it", &c.preset},
       {"model.layers", identity, "Decoder layers", &m.layers, 1, 1000},
       {"model.width", identity, "Width of the residual stream", &m.width, 1, 1e6},
       {"model.heads", identity, "Query heads", &m.heads, 1, 1e5},
@@ -117,7 +125,8 @@ std::vector<Key> keys_of(Config& c) {
       {"train.sequence", identity, "Tokens of a window", &c.sequence, 1, 1e7},
       {"train.seed", identity, "Seed of weights and data order", &c.seed, 0, kMany},
       {"optim.lr", trajectory, "Learning rate after the warm-up, then down by a cosine", &c.lr, 0, 100},
-      {"optim.min_lr", trajectory, "Learning rate at the end; equal to optim.lr: constant", &c.min_lr, 0, 100},
+      {"optim.min_lr", trajectory, "Learning rate at the end; equal to optim.lr: constant", &c.min_lr, 0,
+       100},
       {"optim.warmup", trajectory, "Steps of linear warm-up", &c.warmup, 0, kMany},
       {"optim.weight_decay", trajectory, "AdamW weight decay, on matrices only", &c.weight_decay, 0, 10},
       {"optim.beta1", trajectory, "AdamW decay of the first moment", &c.beta1, 0, 1},
@@ -125,11 +134,18 @@ std::vector<Key> keys_of(Config& c) {
       {"optim.eps", trajectory, "AdamW epsilon", &c.eps, 0, 1},
       {"optim.clip", trajectory, "Largest global gradient norm; 0: no clipping", &c.clip, 0, 1e9},
       {"checkpoint.dir", operational, "Folder of checkpoints; empty: none are written", &c.checkpoint_dir},
-      {"checkpoint.every", operational, "Steps between checkpoints; 0: only at the end and when stopped", &c.checkpoint_every, 0, kMany},
+      {"checkpoint.every", operational, "Steps between checkpoints; 0: only at the end and when stopped",
+       &c.checkpoint_every, 0, kMany},
       {"checkpoint.keep", operational, "Finished checkpoints kept", &c.checkpoint_keep, 1, 1e6},
-      {"checkpoint.resume", operational, "auto: go on from the newest valid one, if any; required: refuse to start anew",
-       &c.checkpoint_resume, -INFINITY, INFINITY, {"auto", "required"}},
-      {"eval.every", operational, "Steps between held-out evaluations; 0: before and after only", &c.eval_every, 0, kMany},
+      {"checkpoint.resume",
+       operational,
+       "auto: go on from the newest valid one, if any; required: refuse to start anew",
+       &c.checkpoint_resume,
+       -INFINITY,
+       INFINITY,
+       {"auto", "required"}},
+      {"eval.every", operational, "Steps between held-out evaluations; 0: before and after only",
+       &c.eval_every, 0, kMany},
       {"eval.windows", operational, "Held-out windows evaluated, at most", &c.eval_windows, 1, kMany},
       {"log.every", operational, "Steps between lines of progress", &c.log_every, 1, kMany},
       {"output.dir", operational, "Folder for the final model; empty: none is written", &c.output_dir},
@@ -168,7 +184,8 @@ std::string text_of(const Scalar& value) {
   if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
   char buffer[64];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, std::get<double>(value));  // shortest that reads back
+  const auto end =
+      std::to_chars(buffer, buffer + sizeof buffer, std::get<double>(value));  // shortest that reads back
   return std::string(buffer, end.ptr);
 }
 

@@ -12,7 +12,9 @@ class ShardStream final : public TokenStream {
   explicit ShardStream(text::ShardSet shards) : shards_(std::move(shards)) {}
 
   std::uint64_t size() const override { return shards_.size(); }
-  Result<void> read(std::uint64_t begin, std::span<std::int64_t> out) const override { return shards_.read(begin, out); }
+  Result<void> read(std::uint64_t begin, std::span<std::int64_t> out) const override {
+    return shards_.read(begin, out);
+  }
   Result<std::uint64_t> bytes_in(std::uint64_t begin, std::uint64_t count) const override {
     return shards_.bytes_in(begin, count);
   }
@@ -40,8 +42,9 @@ Result<std::unique_ptr<TokenStream>> shard_stream(const std::string& folder) {
 Result<Loader> Loader::create(const TokenStream& stream, std::uint64_t sequence, std::uint64_t seed) {
   const std::uint64_t windows = stream.size() == 0 ? 0 : (stream.size() - 1) / sequence;
   if (windows == 0) {
-    return fail(ErrorCode::invalid_argument, "the data has " + std::to_string(stream.size()) + " tokens, one window of " +
-                                                 std::to_string(sequence) + " needs " + std::to_string(sequence + 1) +
+    return fail(ErrorCode::invalid_argument, "the data has " + std::to_string(stream.size()) +
+                                                 " tokens, one window of " + std::to_string(sequence) +
+                                                 " needs " + std::to_string(sequence + 1) +
                                                  ": give more text or a smaller train.sequence");
   }
   return Loader(stream, sequence, Sampler(windows, seed));
@@ -83,9 +86,9 @@ Result<BatchPart> split_batch(std::uint64_t batch, std::uint64_t micro, int part
   if (batch % unit != 0 || batch == 0) {
     const std::uint64_t nearest = std::max<std::uint64_t>(1, (batch + unit / 2) / unit) * unit;
     return fail(ErrorCode::invalid_argument,
-                "train.batch = " + std::to_string(batch) + " is not a multiple of train.micro_batch = " +
-                    std::to_string(micro) + " times " + std::to_string(parts) + " ranks; the nearest is " +
-                    std::to_string(nearest));
+                "train.batch = " + std::to_string(batch) +
+                    " is not a multiple of train.micro_batch = " + std::to_string(micro) + " times " +
+                    std::to_string(parts) + " ranks; the nearest is " + std::to_string(nearest));
   }
   const std::uint64_t share = batch / static_cast<std::uint64_t>(parts);
   return BatchPart{.first = share * static_cast<std::uint64_t>(part), .micro = micro, .count = share / micro};

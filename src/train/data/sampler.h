@@ -1,4 +1,5 @@
-// Which window of the token stream is sample number i: a permutation of all windows per epoch, without a table.
+// Which window of the token stream is sample number i: a permutation of all windows per epoch, without a
+// table.
 //
 // Balanced Feistel network on the next even number of bits, walked until the value is in range (Black and
 // Rogaway, Ciphers with Arbitrary Finite Domains, 2002): O(1) memory, a few dozen operations a sample. The

@@ -47,7 +47,8 @@ at::Tensor normed(const at::Tensor& x, const detail::Weight& weight, double eps)
 }  // namespace
 
 // One token, x [1, W]; appends its key and value.
-at::Tensor Decoder::Detail::attention(const at::Tensor& x, const detail::Attention& block, std::size_t layer) {
+at::Tensor Decoder::Detail::attention(const at::Tensor& x, const detail::Attention& block,
+                                      std::size_t layer) {
   const ModelConfig& c = *block.config;
   const at::Tensor qkv = normed(x, block.norm, c.norm_eps).mm(block.qkv.value.t());
   const kernels::Heads heads{
@@ -79,7 +80,8 @@ Decoder::Decoder(Model& model) : detail_(std::make_unique<Detail>(model)) {
   const ModelConfig& c = model.table().config();
   for (std::int64_t i = 0; i < c.layers; ++i) {
     for (auto* cache : {&detail_->keys, &detail_->values}) {
-      cache->push_back(at::empty({c.kv_heads, c.max_sequence, c.head_dim}, detail::scalar_type(model.dtype())));
+      cache->push_back(
+          at::empty({c.kv_heads, c.max_sequence, c.head_dim}, detail::scalar_type(model.dtype())));
     }
   }
 }
@@ -97,7 +99,8 @@ Result<std::span<const double>> Decoder::read(std::span<const std::int64_t> toke
   Model::Detail& m = d.model->detail();
   const at::Tensor x = m.forward(tokens.data(), {.rows = 1, .sequence = count});
   for (std::size_t i = 0; i < m.layers.size(); ++i) {
-    const at::Tensor all = m.layers[i].attention_saved.qkv.view({count, c.heads + 2 * c.kv_heads, c.head_dim});
+    const at::Tensor all =
+        m.layers[i].attention_saved.qkv.view({count, c.heads + 2 * c.kv_heads, c.head_dim});
     d.keys[i].narrow(1, 0, count).copy_(all.narrow(1, c.heads, c.kv_heads).transpose(0, 1));
     d.values[i].narrow(1, 0, count).copy_(all.narrow(1, c.heads + c.kv_heads, c.kv_heads).transpose(0, 1));
   }
@@ -110,8 +113,9 @@ Result<std::span<const double>> Decoder::next(std::int64_t token) {
   Detail& d = *detail_;
   const ModelConfig& c = d.model->table().config();
   if (d.length == c.max_sequence) {
-    return fail(ErrorCode::failed_precondition, "the text has " + std::to_string(d.length) +
-                                                    " tokens, which is the model's max_sequence: read() a part of it again");
+    return fail(ErrorCode::failed_precondition,
+                "the text has " + std::to_string(d.length) +
+                    " tokens, which is the model's max_sequence: read() a part of it again");
   }
   MUSTER_CHECK(d.model->check({.tokens = {&token, 1}, .targets = {}, .rows = 1, .sequence = 1}));
   const at::NoGradGuard no_grad;
@@ -145,7 +149,8 @@ std::int64_t sample(std::span<const double> logits, double temperature, std::int
   for (const auto i : order) most = std::max(most, value(i));
   std::vector<double> weight(order.size());
   double sum = 0;
-  for (std::size_t n = 0; n < order.size(); ++n) sum += weight[n] = std::exp((value(order[n]) - most) / temperature);
+  for (std::size_t n = 0; n < order.size(); ++n)
+    sum += weight[n] = std::exp((value(order[n]) - most) / temperature);
   double left = uniform * sum;
   for (std::size_t n = 0; n < order.size(); ++n) {
     left -= weight[n];
@@ -158,12 +163,14 @@ Result<std::vector<std::int64_t>> generate(Model& model, std::span<const std::in
                                            const GenerateOptions& options,
                                            const std::function<bool(std::int64_t)>& on_token) {
   if (prompt.empty()) {
-    return fail(ErrorCode::invalid_argument, "the prompt has no tokens; it needs at least the beginning-of-text token");
+    return fail(ErrorCode::invalid_argument,
+                "the prompt has no tokens; it needs at least the beginning-of-text token");
   }
   if (!(options.temperature >= 0) || options.top_k < 0 || options.tokens_max < 0) {
-    return fail(ErrorCode::invalid_argument, "temperature is " + std::to_string(options.temperature) + ", top_k " +
-                                                 std::to_string(options.top_k) + ", tokens_max " +
-                                                 std::to_string(options.tokens_max) + "; none may be below 0");
+    return fail(ErrorCode::invalid_argument, "temperature is " + std::to_string(options.temperature) +
+                                                 ", top_k " + std::to_string(options.top_k) +
+                                                 ", tokens_max " + std::to_string(options.tokens_max) +
+                                                 "; none may be below 0");
   }
   const auto window = static_cast<std::size_t>(model.table().config().max_sequence);
   std::vector<std::int64_t> text(prompt.begin(), prompt.end());

@@ -1,7 +1,8 @@
-// Text from a model, one token at a time, with cached keys and values. Works on token ids; the words belong to text/.
+// Text from a model, one token at a time, with cached keys and values. Works on token ids; the words belong
+// to text/.
 //
-// The same model, prompt, options, thread count and CPU kind give the same tokens. Uses the model's work space: not
-// while another thread trains or evaluates it.
+// The same model, prompt, options, thread count and CPU kind give the same tokens. Uses the model's work
+// space: not while another thread trains or evaluates it.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ class Decoder {
   Decoder(Decoder&&) noexcept;
   ~Decoder();
 
-  // Forgets everything and reads `tokens` (1 to max_sequence); answers the logits behind the last one, valid until
-  // the next call.
+  // Forgets everything and reads `tokens` (1 to max_sequence); answers the logits behind the last one, valid
+  // until the next call.
   Result<std::span<const double>> read(std::span<const std::int64_t> tokens);
 
   // Appends one token; refuses when max_sequence tokens have been read.
@@ -38,14 +39,14 @@ class Decoder {
 
 struct GenerateOptions {
   std::int64_t tokens_max = 128;
-  double temperature = 0.8;      // 0: always the likeliest token
-  std::int64_t top_k = 0;        // draw among the k likeliest; 0: among all
+  double temperature = 0.8;  // 0: always the likeliest token
+  std::int64_t top_k = 0;    // draw among the k likeliest; 0: among all
   std::uint64_t seed = 0;
-  std::int64_t end_token = -1;   // stops here (and leaves it out); -1: none
+  std::int64_t end_token = -1;  // stops here (and leaves it out); -1: none
 };
 
-// The tokens that follow `prompt`. Where the text outgrows the model's max_sequence, the older half is forgotten.
-// on_token, if given, sees each token as it comes and stops the text by answering false.
+// The tokens that follow `prompt`. Where the text outgrows the model's max_sequence, the older half is
+// forgotten. on_token, if given, sees each token as it comes and stops the text by answering false.
 Result<std::vector<std::int64_t>> generate(Model& model, std::span<const std::int64_t> prompt,
                                            const GenerateOptions& options,
                                            const std::function<bool(std::int64_t)>& on_token = {});

@@ -45,7 +45,8 @@ TEST(Decoder, RefusesWhatDoesNotFit) {
   Model model = tiny();
   Decoder decoder(model);
   EXPECT_THAT(decoder.read({}).error().message, HasSubstr("0 tokens"));
-  EXPECT_THAT(decoder.read(std::vector<std::int64_t>(33, 1)).error().message, HasSubstr("max_sequence, which is 32"));
+  EXPECT_THAT(decoder.read(std::vector<std::int64_t>(33, 1)).error().message,
+              HasSubstr("max_sequence, which is 32"));
   ASSERT_TRUE(decoder.read(std::vector<std::int64_t>(32, 1)).has_value());
   EXPECT_THAT(decoder.next(1).error().message, HasSubstr("read() a part of it again"));
   ASSERT_TRUE(decoder.read(std::vector<std::int64_t>(4, 1)).has_value());
@@ -74,7 +75,8 @@ TEST(Generate, ContinuesWhatWasLearnt) {
                    gradient_scale(global_norm(model.table(), model.gradients()), result.tokens, 1.0));
   }
   EXPECT_LT(loss, 0.05);
-  const auto out = generate(model, std::vector<std::int64_t>{3}, {.tokens_max = 70, .temperature = 0}).value();
+  const auto out =
+      generate(model, std::vector<std::int64_t>{3}, {.tokens_max = 70, .temperature = 0}).value();
   ASSERT_EQ(out.size(), 70U);
   for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], static_cast<std::int64_t>((4 + i) % 8)) << i;
 
@@ -82,7 +84,8 @@ TEST(Generate, ContinuesWhatWasLearnt) {
   EXPECT_THAT(generate(model, std::vector<std::int64_t>{3}, until_six).value(), ElementsAre(4, 5));
   int seen = 0;
   const auto stop_at_two = [&](std::int64_t) { return ++seen < 2; };
-  EXPECT_THAT(generate(model, std::vector<std::int64_t>{0}, {.temperature = 0}, stop_at_two).value(), ElementsAre(1, 2));
+  EXPECT_THAT(generate(model, std::vector<std::int64_t>{0}, {.temperature = 0}, stop_at_two).value(),
+              ElementsAre(1, 2));
 }
 
 TEST(Generate, SeedDecides) {
@@ -100,7 +103,8 @@ TEST(Generate, RefusesBadOptions) {
   EXPECT_THAT(generate(model, {}, {}).error().message, HasSubstr("the prompt has no tokens"));
   const std::vector<std::int64_t> prompt{1};
   EXPECT_THAT(generate(model, prompt, {.temperature = -1}).error().message, HasSubstr("temperature is -1"));
-  EXPECT_THAT(generate(model, prompt, {.temperature = std::nan("")}).error().message, HasSubstr("temperature is nan"));
+  EXPECT_THAT(generate(model, prompt, {.temperature = std::nan("")}).error().message,
+              HasSubstr("temperature is nan"));
 }
 
 TEST(Sample, FollowsTheProbabilities) {
@@ -111,7 +115,7 @@ TEST(Sample, FollowsTheProbabilities) {
   EXPECT_EQ(sample(logits, 1.0, 0, 0.71), 2);
   EXPECT_EQ(sample(logits, 1.0, 0, 0.9999999), 2);
   EXPECT_EQ(sample(logits, 0.0, 0, 0.05), 1);
-  EXPECT_EQ(sample(logits, 1.0, 2, 0.05), 1);   // token 0 is cut: 0.6 : 0.3
+  EXPECT_EQ(sample(logits, 1.0, 2, 0.05), 1);  // token 0 is cut: 0.6 : 0.3
   EXPECT_EQ(sample(logits, 1.0, 2, 0.67), 2);
   EXPECT_EQ(sample(logits, 0.01, 0, 0.999), 1);  // cold
 }

@@ -5,7 +5,8 @@
 
 namespace muster::train {
 
-Result<Evaluation> evaluate(Model& model, const Loader& loader, std::uint64_t windows_max, std::uint64_t rows, Comm& comm) {
+Result<Evaluation> evaluate(Model& model, const Loader& loader, std::uint64_t windows_max, std::uint64_t rows,
+                            Comm& comm) {
   const std::uint64_t windows = std::min(windows_max, loader.windows()), groups = (windows + rows - 1) / rows;
   const auto window_of = [&](std::uint64_t i) { return i * loader.windows() / windows; };
   // Each group is summed by one rank; the others add exact zeros.
@@ -24,10 +25,11 @@ Result<Evaluation> evaluate(Model& model, const Loader& loader, std::uint64_t wi
       MUSTER_TRY(const std::uint64_t bytes, loader.target_bytes(window_of(i)));
       counts[1] += static_cast<std::int64_t>(bytes);
     }
-    MUSTER_TRY(const StepResult result, model.evaluate({.tokens = all.tokens,
-                                                        .targets = all.targets,
-                                                        .rows = static_cast<std::int64_t>(count),
-                                                        .sequence = static_cast<std::int64_t>(loader.sequence())}));
+    MUSTER_TRY(const StepResult result,
+               model.evaluate({.tokens = all.tokens,
+                               .targets = all.targets,
+                               .rows = static_cast<std::int64_t>(count),
+                               .sequence = static_cast<std::int64_t>(loader.sequence())}));
     losses[group] = result.loss_sum;
     counts[0] += result.tokens;
   }

@@ -17,8 +17,9 @@ struct Evaluation {
   std::uint64_t bytes = 0;
 };
 
-// Collective. Up to `windows_max` windows, evenly spread, `rows` at a time; the ranks share them. The same bits
-// for any number of ranks.
-Result<Evaluation> evaluate(Model& model, const Loader& loader, std::uint64_t windows_max, std::uint64_t rows, Comm& comm);
+// Collective. Up to `windows_max` windows, evenly spread, `rows` at a time; the ranks share them. The same
+// bits for any number of ranks.
+Result<Evaluation> evaluate(Model& model, const Loader& loader, std::uint64_t windows_max, std::uint64_t rows,
+                            Comm& comm);
 
 }  // namespace muster::train

@@ -69,8 +69,8 @@ struct Trace {
 std::string digest_of(Trainer& trainer) {
   std::string all;
   const Model& model = trainer.model();
-  for (const FlatBuffer* buffer : {&model.parameters(), &trainer.optimizer().first_moment(),
-                                   &trainer.optimizer().second_moment()}) {
+  for (const FlatBuffer* buffer :
+       {&model.parameters(), &trainer.optimizer().first_moment(), &trainer.optimizer().second_moment()}) {
     all.append(reinterpret_cast<const char*>(buffer->data()), buffer->bytes().size());
   }
   return crypto::hex(crypto::sha256(all));
@@ -152,7 +152,8 @@ TEST(Bitwise, ThreeRanksAreOneRankWithThreeMicroBatches) {
     ASSERT_EQ(alone.error, "");
     ASSERT_EQ(alone.losses.size(), 8u);
     EXPECT_LT(alone.losses.back(), alone.losses.front());
-    for (const Trace& rank : run_ranks(3, [&](int) { return options; })) EXPECT_TRUE(rank == alone) << rank.error << tied;
+    for (const Trace& rank : run_ranks(3, [&](int) { return options; }))
+      EXPECT_TRUE(rank == alone) << rank.error << tied;
     // The test can tell: another micro-batch size sums in another order.
     EXPECT_FALSE(run_alone({.config = tiny({tied, "train.micro_batch=3"}), .train = &data}) == alone);
   }
@@ -187,8 +188,9 @@ TEST(Bitwise, TwoGlooProcessesAreOneProcessWithTwoMicroBatches) {
   ASSERT_TRUE(store) << store.error().message;
   std::vector<Child> children;
   for (const char* rank : {"0", "1"}) {
-    auto child = spawn({*own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_GlooRank.Trains"},
-                       {{"LOOP_RANK", rank}, {"LOOP_PORT", std::to_string((*store)->port())}});
+    auto child =
+        spawn({*own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_GlooRank.Trains"},
+              {{"LOOP_RANK", rank}, {"LOOP_PORT", std::to_string((*store)->port())}});
     ASSERT_TRUE(child) << child.error().message;
     children.push_back(*std::move(child));
   }
@@ -197,7 +199,8 @@ TEST(Bitwise, TwoGlooProcessesAreOneProcessWithTwoMicroBatches) {
   for (const Child& child : children) {
     std::string said;
     char buffer[4096];
-    for (ssize_t got = 0; (got = read(child.out.get(), buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<std::size_t>(got));
+    for (ssize_t got = 0; (got = read(child.out.get(), buffer, sizeof buffer)) > 0;)
+      said.append(buffer, static_cast<std::size_t>(got));
     EXPECT_EQ(wait_child(child).code, 0) << said;
     EXPECT_THAT(said, HasSubstr("state " + alone.state));
   }
@@ -219,9 +222,11 @@ TEST(Resume, TwiceIsBitwiseAndWithAnotherNumberOfRanks) {
   const Trace whole = run_alone({.config = config("whole"), .train = &data, .steps_only = false});
   ASSERT_EQ(whole.error, "");
 
-  // Three ranks, stopped after 2 steps because the last rank was asked; one rank for 3 more; three to the end.
+  // Three ranks, stopped after 2 steps because the last rank was asked; one rank for 3 more; three to the
+  // end.
   auto traces = run_ranks(3, [&](int rank) {
-    return RunOptions{.config = config("parts"), .train = &data, .stop = after(2, rank == 2), .steps_only = false};
+    return RunOptions{
+        .config = config("parts"), .train = &data, .stop = after(2, rank == 2), .steps_only = false};
   });
   for (const Trace& trace : traces) {
     EXPECT_EQ(trace.error, "");
@@ -229,11 +234,13 @@ TEST(Resume, TwiceIsBitwiseAndWithAnotherNumberOfRanks) {
   }
   EXPECT_THAT(traces[0].lines.back(), HasSubstr("stopped at step 2 of 9"));
   EXPECT_TRUE(fs::exists(folder / "parts/step-2/rank-2.bin"));
-  const Trace second = run_alone({.config = config("parts"), .train = &data, .stop = after(3, true), .steps_only = false});
+  const Trace second =
+      run_alone({.config = config("parts"), .train = &data, .stop = after(3, true), .steps_only = false});
   EXPECT_EQ(second.error, "");
   EXPECT_THAT(second.lines, testing::Contains(HasSubstr("resume step=2 samples=12")));
   EXPECT_THAT(second.lines.back(), HasSubstr("stopped at step 5 of 9"));
-  traces = run_ranks(3, [&](int) { return RunOptions{.config = config("parts"), .train = &data, .steps_only = false}; });
+  traces = run_ranks(
+      3, [&](int) { return RunOptions{.config = config("parts"), .train = &data, .steps_only = false}; });
   for (const Trace& trace : traces) {
     EXPECT_EQ(trace.error, "");
     EXPECT_EQ(trace.state, whole.state);
@@ -251,10 +258,15 @@ TEST(Resume, RefusesAnotherRun) {
   ASSERT_EQ(run_alone({.config = tiny({dir}), .train = &data, .steps_only = false}).error, "");
   EXPECT_THAT(run_alone({.config = tiny({dir, "train.seed=2"}), .train = &data}).error,
               HasSubstr("train.seed was 1, is 2 (identity"));
-  EXPECT_THAT(run_alone({.config = tiny({dir, "train.steps=9"}), .train = &data}).error, HasSubstr("--accept train.steps"));
-  EXPECT_EQ(run_alone({.config = tiny({dir, "train.steps=9"}), .train = &data, .accepted = {"train.steps"}}).error, "");
+  EXPECT_THAT(run_alone({.config = tiny({dir, "train.steps=9"}), .train = &data}).error,
+              HasSubstr("--accept train.steps"));
+  EXPECT_EQ(
+      run_alone({.config = tiny({dir, "train.steps=9"}), .train = &data, .accepted = {"train.steps"}}).error,
+      "");
   EXPECT_THAT(run_alone({.config = tiny({dir}), .train = &other}).error, HasSubstr("trained on other data"));
-  EXPECT_THAT(run_alone({.config = tiny({"checkpoint.dir=" + folder / "none", "checkpoint.resume=required"}), .train = &data}).error,
+  EXPECT_THAT(run_alone({.config = tiny({"checkpoint.dir=" + folder / "none", "checkpoint.resume=required"}),
+                         .train = &data})
+                  .error,
               HasSubstr("checkpoint.resume = required, but there is no finished checkpoint"));
 }
 
@@ -262,22 +274,29 @@ TEST(Run, ReportsInLinesAndLeavesAModel) {
   const auto data = tokens(), held_out = tokens(3, 500);
   const TempDir folder;
   ASSERT_TRUE(write_file_atomic(folder / "tok", "a tokenizer"));
-  const Config config = tiny({"output.dir=" + folder / "model", "log.every=4", "checkpoint.dir=" + folder / "ckpt",
-                              "checkpoint.every=2", "checkpoint.keep=2", "data.tokenizer=" + folder / "tok", "eval.every=4"});
+  const Config config =
+      tiny({"output.dir=" + folder / "model", "log.every=4", "checkpoint.dir=" + folder / "ckpt",
+            "checkpoint.every=2", "checkpoint.keep=2", "data.tokenizer=" + folder / "tok", "eval.every=4"});
   const auto traces = run_ranks(3, [&](int) {
     return RunOptions{.config = config, .train = &data, .validation = &held_out, .steps_only = false};
   });
   for (const Trace& trace : traces) EXPECT_EQ(trace.error, "");
   EXPECT_TRUE(traces[1].lines.empty());
   const auto& lines = traces[0].lines;
-  const auto matches = [&](const char* pattern) { return testing::Contains(testing::ContainsRegex(pattern)); };
+  const auto matches = [&](const char* pattern) {
+    return testing::Contains(testing::ContainsRegex(pattern));
+  };
   EXPECT_THAT(lines, matches("^start ranks=3 parameters=[0-9]+ steps=8 batch=6"));
-  EXPECT_THAT(lines, matches("^eval step=0 split=held-out loss=[0-9.]+ bits_per_byte=[0-9.]+ tokens=160 bytes=480"));
-  EXPECT_THAT(lines, matches("^step=4/8 loss=[0-9.]+ grad_norm=[0-9.]+ lr=[0-9.e+-]+ tokens_per_s=[0-9]+ left_s=[0-9]+$"));
+  EXPECT_THAT(lines,
+              matches("^eval step=0 split=held-out loss=[0-9.]+ bits_per_byte=[0-9.]+ tokens=160 bytes=480"));
+  EXPECT_THAT(
+      lines,
+      matches("^step=4/8 loss=[0-9.]+ grad_norm=[0-9.]+ lr=[0-9.e+-]+ tokens_per_s=[0-9]+ left_s=[0-9]+$"));
   EXPECT_THAT(lines, matches("^checkpoint step=8 path="));
   EXPECT_THAT(lines, matches("^eval step=8 "));
   EXPECT_THAT(lines.back(), HasSubstr("done step=8/8"));
-  EXPECT_TRUE(fs::exists(folder / "ckpt/step-6") && fs::exists(folder / "ckpt/step-8") && !fs::exists(folder / "ckpt/step-4"));
+  EXPECT_TRUE(fs::exists(folder / "ckpt/step-6") && fs::exists(folder / "ckpt/step-8") &&
+              !fs::exists(folder / "ckpt/step-4"));
 
   auto loaded = load_model(folder / "model");
   ASSERT_TRUE(loaded) << loaded.error().message;
@@ -300,7 +319,8 @@ TEST(Evaluation, IsTheSameForAnyNumberOfRanks) {
     std::vector<Evaluation> results(static_cast<std::size_t>(size));
     std::vector<std::jthread> threads;
     std::vector<std::unique_ptr<Comm>> comms;
-    for (int rank = 0; rank < size; ++rank) comms.push_back(std::make_unique<Comm>("world", world.join(rank)));
+    for (int rank = 0; rank < size; ++rank)
+      comms.push_back(std::make_unique<Comm>("world", world.join(rank)));
     for (std::size_t rank = 0; rank < comms.size(); ++rank) {
       threads.emplace_back([&, rank] {
         set_threads(1);
@@ -328,7 +348,9 @@ TEST(Faults, ALossThatIsNotFiniteNamesStepAndRankAndUpdatesNothing) {
   const auto traces = run_ranks(3, [&](int rank) {
     return RunOptions{.config = tiny(), .train = &data, .prepare = [rank](Trainer& trainer) {
                         const std::int64_t at = trainer.model().table().at("model.norm.weight").offset;
-                        if (rank == 1) trainer.model().parameters().as<float>(Range{at, at + 1})[0] = std::numeric_limits<float>::quiet_NaN();
+                        if (rank == 1)
+                          trainer.model().parameters().as<float>(Range{at, at + 1})[0] =
+                              std::numeric_limits<float>::quiet_NaN();
                       }};
   });
   for (const Trace& trace : traces) {
@@ -339,20 +361,23 @@ TEST(Faults, ALossThatIsNotFiniteNamesStepAndRankAndUpdatesNothing) {
   EXPECT_EQ(traces[0].state, traces[2].state);
 }
 
-// Weights so large in the last norm that logits and loss are still numbers, but their gradient, 50 times that, is not.
+// Weights so large in the last norm that logits and loss are still numbers, but their gradient, 50 times
+// that, is not.
 TEST(Faults, AGradientThatIsNotFiniteNamesRankAndParameter) {
   const auto data = tokens();
   const auto traces = run_ranks(2, [&](int rank) {
     return RunOptions{.config = tiny({"train.batch=4"}), .train = &data, .prepare = [rank](Trainer& trainer) {
                         if (rank == 0) return;
                         const Param& param = trainer.model().table().at("model.norm.weight");
-                        for (float& value : trainer.model().parameters().as<float>(Range{param.offset, param.offset + param.numel})) {
+                        for (float& value : trainer.model().parameters().as<float>(
+                                 Range{param.offset, param.offset + param.numel})) {
                           value = 8e37F;
                         }
                       }};
   });
   for (const Trace& trace : traces) {
-    EXPECT_THAT(trace.error, testing::ContainsRegex("step 1: the gradient of rank 1 .model[a-z0-9_.]+. is not finite"));
+    EXPECT_THAT(trace.error,
+                testing::ContainsRegex("step 1: the gradient of rank 1 .model[a-z0-9_.]+. is not finite"));
     EXPECT_TRUE(trace.losses.empty());
   }
 }
@@ -360,19 +385,23 @@ TEST(Faults, AGradientThatIsNotFiniteNamesRankAndParameter) {
 TEST(Faults, RanksThatDoNotRunTheSameAreRefused) {
   const auto data = tokens(), other = tokens(2, 5000);
   auto traces = run_ranks(2, [&](int rank) {
-    return RunOptions{.config = tiny({"train.batch=4", rank == 1 ? "optim.lr=0.02" : "optim.lr=0.01"}), .train = &data};
+    return RunOptions{.config = tiny({"train.batch=4", rank == 1 ? "optim.lr=0.02" : "optim.lr=0.01"}),
+                      .train = &data};
   });
-  for (const Trace& trace : traces) EXPECT_THAT(trace.error, HasSubstr("optim.lr is 1E-2 on rank 0, 2E-2 on rank 1"));
+  for (const Trace& trace : traces)
+    EXPECT_THAT(trace.error, HasSubstr("optim.lr is 1E-2 on rank 0, 2E-2 on rank 1"));
   traces = run_ranks(2, [&](int rank) {
     return RunOptions{.config = tiny({"train.batch=4"}), .train = rank == 1 ? &other : &data};
   });
-  for (const Trace& trace : traces) EXPECT_THAT(trace.error, HasSubstr("the ranks do not run the same thing; data is"));
+  for (const Trace& trace : traces)
+    EXPECT_THAT(trace.error, HasSubstr("the ranks do not run the same thing; data is"));
 }
 
 TEST(Faults, ABatchThatDoesNotDivide) {
   const auto data = tokens();
-  EXPECT_THAT(run_alone({.config = tiny({"train.batch=7"}), .train = &data}).error,
-              HasSubstr("train.batch = 7 is not a multiple of train.micro_batch = 2 times 1 ranks; the nearest is"));
+  EXPECT_THAT(
+      run_alone({.config = tiny({"train.batch=7"}), .train = &data}).error,
+      HasSubstr("train.batch = 7 is not a multiple of train.micro_batch = 2 times 1 ranks; the nearest is"));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "train/loop/machine.h"
 
 #include <sched.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +9,6 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "train/tensor.h"
-#include <torch/version.h>
 
 namespace muster::train {
 namespace {
@@ -74,14 +74,18 @@ Result<int> choose_threads(int wanted, int local_ranks, Comm& comm) {
   if (wanted > 0) return wanted;
   const auto sharing = static_cast<int>(std::count(places.begin(), places.end(), place));
   int threads = mine.count / sharing;
-  if (const int quota = quota_cores(); quota > 0) threads = std::min(threads, quota / std::max(1, local_ranks));
+  if (const int quota = quota_cores(); quota > 0)
+    threads = std::min(threads, quota / std::max(1, local_ranks));
   return std::max(1, threads);
 }
 
 void set_threads(int threads) { at::set_num_threads(threads); }
 
 json::Object machine_description(const std::string& gemm_path, int threads) {
-  return {{"cpu", cpu_model()}, {"mkl_cbwr", gemm_path}, {"threads", threads}, {"library", "libtorch " TORCH_VERSION}};
+  return {{"cpu", cpu_model()},
+          {"mkl_cbwr", gemm_path},
+          {"threads", threads},
+          {"library", "libtorch " TORCH_VERSION}};
 }
 
 }  // namespace muster::train

@@ -11,8 +11,8 @@ namespace muster::train {
 // Cores this process may use: its affinity mask, and its cgroup's quota (v2) rounded up.
 int usable_cores();
 
-// wanted > 0: that many. Else the cores shared evenly by the ranks that run on them (same machine, same mask),
-// at least 1. Collective.
+// wanted > 0: that many. Else the cores shared evenly by the ranks that run on them (same machine, same
+// mask), at least 1. Collective.
 Result<int> choose_threads(int wanted, int local_ranks, Comm& comm);
 
 // For tensor operations of the calling thread and of those it starts.

@@ -63,22 +63,23 @@ Result<Joined> join(const RankOptions& options) {
   if (address.empty()) {
     MUSTER_TRY(address, address_towards(place.store_host, place.store_port));
   }
-  MUSTER_TRY(auto transport, gloo_transport({.store_host = place.store_host,
-                                             .store_port = place.store_port,
-                                             .prefix = options.job + "/" + place.epoch,
-                                             .address = address,
-                                             .rank = place.rank,
-                                             .size = place.world,
-                                             .timeout = Millis(static_cast<std::int64_t>(options.config.timeout_s * 1000))}));
+  MUSTER_TRY(auto transport,
+             gloo_transport({.store_host = place.store_host,
+                             .store_port = place.store_port,
+                             .prefix = options.job + "/" + place.epoch,
+                             .address = address,
+                             .rank = place.rank,
+                             .size = place.world,
+                             .timeout = Millis(static_cast<std::int64_t>(options.config.timeout_s * 1000))}));
   joined.comm = std::make_unique<Comm>("world", std::move(transport));
   return joined;
 }
 
-void say(const std::string& line) {
-  std::cout << line << '\n' << std::flush;
-}
+void say(const std::string& line) { std::cout << line << '\n' << std::flush; }
 
-bool is_loss(const Error& error) { return error.code == ErrorCode::unavailable || error.code == ErrorCode::timeout; }
+bool is_loss(const Error& error) {
+  return error.code == ErrorCode::unavailable || error.code == ErrorCode::timeout;
+}
 
 // The last operations of a group that broke, for whoever looks for the cause.
 void show_recent(const Comm& comm) {
@@ -86,9 +87,11 @@ void show_recent(const Comm& comm) {
   std::string line = "rank " + std::to_string(comm.rank()) + ": last operations of " + comm.group() + ":";
   for (std::size_t i = records.size() > 4 ? records.size() - 4 : 0; i < records.size(); ++i) {
     const OperationRecord& record = records[i];
-    line += " " + record.name + " #" + std::to_string(record.sequence) + " " + std::to_string(record.bytes_sent) +
-            " bytes " + format_duration(Millis(record.duration_ns / 1'000'000)) +
-            (record.state == OperationRecord::State::failed ? " failed" : "") + (i + 1 < records.size() ? "," : "");
+    line += " " + record.name + " #" + std::to_string(record.sequence) + " " +
+            std::to_string(record.bytes_sent) + " bytes " +
+            format_duration(Millis(record.duration_ns / 1'000'000)) +
+            (record.state == OperationRecord::State::failed ? " failed" : "") +
+            (i + 1 < records.size() ? "," : "");
   }
   std::cerr << line << std::endl;
 }
@@ -96,9 +99,10 @@ void show_recent(const Comm& comm) {
 Result<Outcome> train(const RankOptions& options) {
   const Config& config = options.config;
   if (config.train_data.empty()) {
-    return fail(ErrorCode::invalid_argument,
-                "data.train is not set: give --set data.train=FOLDER, a folder of token shards (muster-data tokenize "
-                "makes them), or in a job a channel named train");
+    return fail(
+        ErrorCode::invalid_argument,
+        "data.train is not set: give --set data.train=FOLDER, a folder of token shards (muster-data tokenize "
+        "makes them), or in a job a channel named train");
   }
   MUSTER_TRY(const auto tokens, shard_stream(config.train_data));
   std::unique_ptr<TokenStream> held_out;
@@ -106,7 +110,8 @@ Result<Outcome> train(const RankOptions& options) {
     MUSTER_TRY(held_out, shard_stream(config.validation_data));
   }
   MUSTER_TRY(const Joined joined, join(options));
-  MUSTER_TRY(const int threads, choose_threads(static_cast<int>(config.threads), options.place.local_world, *joined.comm));
+  MUSTER_TRY(const int threads,
+             choose_threads(static_cast<int>(config.threads), options.place.local_world, *joined.comm));
   set_threads(threads);
   MUSTER_TRY(const auto trainer,
              Trainer::create({.config = config,

@@ -19,7 +19,8 @@ struct RankOptions {
 };
 
 // Lines of progress go to stdout (rank 0), errors to stderr. SIGTERM asks all ranks to save and stop, once
-// training has begun; SIGINT is left to the agent unless there is none. The answer is an exit code of agent.h.
+// training has begun; SIGINT is left to the agent unless there is none. The answer is an exit code of
+// agent.h.
 int run_rank(const RankOptions& options);
 
 }  // namespace muster::train

@@ -18,13 +18,16 @@ void append_slices(const ParamTable& table, const FlatBuffer& buffer, const std:
   for (const Param& param : table.params()) {
     const Range part{std::max(range.begin, param.offset), std::min(range.end, param.offset + param.numel)};
     if (part.begin >= part.end) continue;
-    out.push_back({prefix + param.name, static_cast<std::uint64_t>(part.begin - param.offset), buffer.bytes(part)});
+    out.push_back(
+        {prefix + param.name, static_cast<std::uint64_t>(part.begin - param.offset), buffer.bytes(part)});
   }
 }
 
-Result<void> read_all(Reader& reader, const ParamTable& table, const std::string& prefix, FlatBuffer& buffer) {
+Result<void> read_all(Reader& reader, const ParamTable& table, const std::string& prefix,
+                      FlatBuffer& buffer) {
   for (const Param& param : table.params()) {
-    MUSTER_CHECK(reader.read(prefix + param.name, 0, buffer.bytes(Range{param.offset, param.offset + param.numel})));
+    MUSTER_CHECK(
+        reader.read(prefix + param.name, 0, buffer.bytes(Range{param.offset, param.offset + param.numel})));
   }
   return {};
 }
@@ -52,7 +55,9 @@ json::Object model_json(const ModelConfig& model, const CheckpointInfo& info) {
           {"tie_word_embeddings", model.tied},
           {"hidden_act", "silu"},
           {"torch_dtype", "float32"},
-          {"muster", json::Object{{"step", info.step}, {"tokenizer_sha256", info.tokenizer_hash}, {"config", info.config}}}};
+          {"muster",
+           json::Object{
+               {"step", info.step}, {"tokenizer_sha256", info.tokenizer_hash}, {"config", info.config}}}};
 }
 
 }  // namespace
@@ -60,7 +65,8 @@ json::Object model_json(const ModelConfig& model, const CheckpointInfo& info) {
 std::vector<TensorInfo> state_tensors(const ParamTable& table, Dtype dtype, bool with_optimizer) {
   std::vector<TensorInfo> tensors;
   for (const std::string& prefix : {std::string(), std::string(kFirstMoment), std::string(kSecondMoment)}) {
-    for (const Param& param : table.params()) tensors.push_back({prefix + param.name, dtype_name(dtype), param.shape});
+    for (const Param& param : table.params())
+      tensors.push_back({prefix + param.name, dtype_name(dtype), param.shape});
     if (!with_optimizer) break;
   }
   return tensors;
@@ -82,14 +88,16 @@ Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer) {
   const ParamTable& table = model.table();
   const auto& stored = reader.info().tensors;
   for (const TensorInfo& wanted : state_tensors(table, model.dtype(), optimizer != nullptr)) {
-    const auto found = std::find_if(stored.begin(), stored.end(), [&](const auto& t) { return t.name == wanted.name; });
+    const auto found =
+        std::find_if(stored.begin(), stored.end(), [&](const auto& t) { return t.name == wanted.name; });
     if (found == stored.end()) {
       return fail(ErrorCode::failed_precondition, "the checkpoint has no tensor " + wanted.name);
     }
     if (*found != wanted) {
       return fail(ErrorCode::failed_precondition, "tensor " + wanted.name + " is " + found->dtype + " " +
-                                                      shape_text(found->shape) + " in the checkpoint, " + wanted.dtype +
-                                                      " " + shape_text(wanted.shape) + " in this model");
+                                                      shape_text(found->shape) + " in the checkpoint, " +
+                                                      wanted.dtype + " " + shape_text(wanted.shape) +
+                                                      " in this model");
     }
   }
   MUSTER_CHECK(read_all(reader, table, "", model.parameters()));
@@ -103,15 +111,15 @@ Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer) {
 Result<LoadedModel> load_model(const std::string& folder) {
   MUSTER_TRY(Latest latest, latest_checkpoint(folder));
   if (!latest.reader) {
-    return fail(ErrorCode::not_found, "no model in " + folder + ": it has no finished step-N; give the folder that "
-                                      "training wrote as output.dir or checkpoint.dir");
+    return fail(ErrorCode::not_found, "no model in " + folder +
+                                          ": it has no finished step-N; give the folder that "
+                                          "training wrote as output.dir or checkpoint.dir");
   }
   Reader& reader = *latest.reader;
   MUSTER_TRY(Config config, from_json(reader.info().config));
   const auto& tensors = reader.info().tensors;
-  const auto embedding = std::find_if(tensors.begin(), tensors.end(), [](const auto& t) {
-    return t.name == "model.embed_tokens.weight";
-  });
+  const auto embedding = std::find_if(tensors.begin(), tensors.end(),
+                                      [](const auto& t) { return t.name == "model.embed_tokens.weight"; });
   if (embedding == tensors.end() || embedding->shape.size() != 2) {
     return fail(ErrorCode::corrupt, "the checkpoint in " + folder + " has no model.embed_tokens.weight");
   }
@@ -122,9 +130,11 @@ Result<LoadedModel> load_model(const std::string& folder) {
   return LoadedModel{std::move(model), std::move(config), reader.info().step, reader.info().tokenizer_hash};
 }
 
-Result<void> write_model(const std::string& folder, const Model& model, const Config& config, const CheckpointInfo& info) {
+Result<void> write_model(const std::string& folder, const Model& model, const Config& config,
+                         const CheckpointInfo& info) {
   MUSTER_CHECK(make_directories(folder));
-  MUSTER_CHECK(write_file_atomic(folder + "/config.json", json::pretty(model_json(model.table().config(), info)) + "\n"));
+  MUSTER_CHECK(write_file_atomic(folder + "/config.json",
+                                 json::pretty(model_json(model.table().config(), info)) + "\n"));
   if (!config.tokenizer.empty()) {
     MUSTER_TRY(const std::string tokenizer, read_file(config.tokenizer));
     MUSTER_CHECK(write_file_atomic(folder + "/tokenizer.model", tokenizer));

@@ -35,6 +35,7 @@ Result<LoadedModel> load_model(const std::string& folder);
 
 // Writes the finished model into `folder`: config.json, tokenizer.model if there is one, step-N without
 // optimizer state, and no older step. For one rank.
-Result<void> write_model(const std::string& folder, const Model& model, const Config& config, const CheckpointInfo& info);
+Result<void> write_model(const std::string& folder, const Model& model, const Config& config,
+                         const CheckpointInfo& info);
 
 }  // namespace muster::train

@@ -28,7 +28,8 @@ std::string format(const char* pattern, Args... args) {
 // What every rank must agree on before the first step.
 std::string fingerprint(const TrainerParts& parts) {
   json::Object values = to_json(parts.config);
-  for (const char* key : {"data.train", "data.validation", "data.tokenizer", "output.dir", "checkpoint.dir", "run.threads"}) {
+  for (const char* key :
+       {"data.train", "data.validation", "data.tokenizer", "output.dir", "checkpoint.dir", "run.threads"}) {
     values.erase(key);  // may be other paths on other nodes
   }
   values["data"] = parts.train->description();
@@ -64,7 +65,10 @@ class Trainer::Impl {
         comm_(*parts_.comm),
         model_(std::move(model)),
         optimizer_(model_.table(), parts_.dtype,
-                   {.beta1 = config_.beta1, .beta2 = config_.beta2, .eps = config_.eps, .weight_decay = config_.weight_decay}),
+                   {.beta1 = config_.beta1,
+                    .beta2 = config_.beta2,
+                    .eps = config_.eps,
+                    .weight_decay = config_.weight_decay}),
         schedule_{.peak = config_.lr,
                   .warmup = config_.warmup,
                   .steps = config_.steps,
@@ -133,20 +137,23 @@ Result<void> Trainer::Impl::start() {
       found = tl::unexpected(latest.error());
     }
   }
-  const std::string mine = !found ? "error: " + found.error().message : reader ? std::to_string(reader->info().step) : "none";
+  const std::string mine = !found   ? "error: " + found.error().message
+                           : reader ? std::to_string(reader->info().step)
+                                    : "none";
   MUSTER_TRY(const auto all, comm_.gather_text(mine));
   MUSTER_CHECK(found);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] == mine) continue;
     return fail(ErrorCode::failed_precondition,
                 "the ranks find different checkpoints in " + config_.checkpoint_dir + ": rank " +
-                    std::to_string(comm_.rank()) + " step " + mine + ", rank " + std::to_string(rank) + " " + all[rank] +
-                    "; all nodes must see the same files");
+                    std::to_string(comm_.rank()) + " step " + mine + ", rank " + std::to_string(rank) + " " +
+                    all[rank] + "; all nodes must see the same files");
   }
   if (reader) return resume(*reader);
   if (config_.checkpoint_resume == "required") {
-    return fail(ErrorCode::not_found, "checkpoint.resume = required, but there is no finished checkpoint in \"" +
-                                          config_.checkpoint_dir + "\"");
+    return fail(ErrorCode::not_found,
+                "checkpoint.resume = required, but there is no finished checkpoint in \"" +
+                    config_.checkpoint_dir + "\"");
   }
   model_.init_parameters(static_cast<std::uint64_t>(config_.seed));
   return {};
@@ -156,19 +163,21 @@ Result<void> Trainer::Impl::resume(Reader& reader) {
   const CheckpointInfo& stored = reader.info();
   MUSTER_CHECK(check_resume(stored.config, config_, parts_.accepted));
   if (stored.tokenizer_hash != parts_.train->tokenizer_hash()) {
-    return fail(ErrorCode::failed_precondition, "the checkpoint was trained with tokenizer " + stored.tokenizer_hash +
-                                                    ", the data is made with " + parts_.train->tokenizer_hash());
+    return fail(ErrorCode::failed_precondition, "the checkpoint was trained with tokenizer " +
+                                                    stored.tokenizer_hash + ", the data is made with " +
+                                                    parts_.train->tokenizer_hash());
   }
   if (stored.data != parts_.train->description()) {
-    return fail(ErrorCode::failed_precondition, "the checkpoint was trained on other data: " + json::dump(stored.data) +
-                                                    ", now " + json::dump(parts_.train->description()));
+    return fail(ErrorCode::failed_precondition,
+                "the checkpoint was trained on other data: " + json::dump(stored.data) + ", now " +
+                    json::dump(parts_.train->description()));
   }
   MUSTER_CHECK(restore_state(reader, model_, &optimizer_));
   step_ = stored.step;
   consumed_ = stored.samples;
   saved_step_ = step_;
-  say("resume step=" + std::to_string(step_) + " samples=" + std::to_string(consumed_) + " from=" +
-      step_folder(config_.checkpoint_dir, step_));
+  say("resume step=" + std::to_string(step_) + " samples=" + std::to_string(consumed_) +
+      " from=" + step_folder(config_.checkpoint_dir, step_));
   if (stored.machine != parts_.machine) {
     say("notice: not bitwise: the checkpoint is of " + json::dump(stored.machine) + ", this is " +
         json::dump(parts_.machine));
@@ -204,8 +213,9 @@ Result<Trainer::Impl::Sums> Trainer::Impl::exchange(const StepResult& mine) {
     const double* of = &all[rank * own.size()];
     if (!std::isfinite(of[0])) {
       return fail(ErrorCode::failed_precondition,
-                  "step " + std::to_string(step_ + 1) + ": the loss of rank " + std::to_string(rank) + " is " +
-                      format("%g", of[0]) + "; nothing was updated, the last checkpoint is good. A lower optim.lr or a "
+                  "step " + std::to_string(step_ + 1) + ": the loss of rank " + std::to_string(rank) +
+                      " is " + format("%g", of[0]) +
+                      "; nothing was updated, the last checkpoint is good. A lower optim.lr or a "
                       "longer optim.warmup may help");
     }
     sums.loss += of[0];
@@ -245,9 +255,10 @@ tl::unexpected<Error> Trainer::Impl::not_finite() {
     }
   }
   if (where.empty()) where = ", as summed over the ranks,";
-  return fail(ErrorCode::failed_precondition, "step " + std::to_string(step_ + 1) + ": the gradient" + where +
-                                                  " is not finite; nothing was updated, the last checkpoint is good. A "
-                                                  "lower optim.lr or a longer optim.warmup may help");
+  return fail(ErrorCode::failed_precondition,
+              "step " + std::to_string(step_ + 1) + ": the gradient" + where +
+                  " is not finite; nothing was updated, the last checkpoint is good. A "
+                  "lower optim.lr or a longer optim.warmup may help");
 }
 
 Result<Trainer::StepReport> Trainer::Impl::step() {
@@ -267,7 +278,8 @@ Result<Trainer::StepReport> Trainer::Impl::step() {
                           .gradient_norm = norm / static_cast<double>(tokens),
                           .learning_rate = schedule_.at(step_),
                           .stop = sums.stop};
-  optimizer_.step(model_.parameters(), gradients, report.learning_rate, gradient_scale(norm, tokens, config_.clip));
+  optimizer_.step(model_.parameters(), gradients, report.learning_rate,
+                  gradient_scale(norm, tokens, config_.clip));
   ++step_;
   consumed_ += static_cast<std::uint64_t>(config_.batch);
   last_loss_ = report.loss;
@@ -279,8 +291,9 @@ void Trainer::Impl::progress(const StepReport& report) {
   const double seconds = seconds_since(mark_) / static_cast<double>(step_ - mark_step_);  // a step
   const double tokens = static_cast<double>(config_.batch * config_.sequence);
   say(format("step=%lld/%lld loss=%.4f grad_norm=%.4f lr=%.3e tokens_per_s=%.0f left_s=%.0f",
-             static_cast<long long>(step_), static_cast<long long>(config_.steps), report.loss, report.gradient_norm,
-             report.learning_rate, tokens / seconds, seconds * static_cast<double>(config_.steps - step_)));
+             static_cast<long long>(step_), static_cast<long long>(config_.steps), report.loss,
+             report.gradient_norm, report.learning_rate, tokens / seconds,
+             seconds * static_cast<double>(config_.steps - step_)));
   mark_ = SteadyClock::now();
   mark_step_ = step_;
 }
@@ -288,8 +301,9 @@ void Trainer::Impl::progress(const StepReport& report) {
 Result<void> Trainer::Impl::evaluate_now() {
   if (!held_out_) return {};
   const auto start = SteadyClock::now();
-  MUSTER_TRY(const Evaluation e, evaluate(model_, *held_out_, static_cast<std::uint64_t>(config_.eval_windows),
-                                          static_cast<std::uint64_t>(config_.micro_batch), comm_));
+  MUSTER_TRY(const Evaluation e,
+             evaluate(model_, *held_out_, static_cast<std::uint64_t>(config_.eval_windows),
+                      static_cast<std::uint64_t>(config_.micro_batch), comm_));
   say(format("eval step=%lld split=held-out loss=%.4f bits_per_byte=%.4f tokens=%lld bytes=%llu",
              static_cast<long long>(step_), e.loss, e.bits_per_byte, static_cast<long long>(e.tokens),
              static_cast<unsigned long long>(e.bytes)));
@@ -336,10 +350,11 @@ Result<void> Trainer::Impl::finish() {
 }
 
 Result<Outcome> Trainer::Impl::run() {
-  say(format("start ranks=%d parameters=%lld steps=%lld batch=%lld micro_batch=%lld sequence=%lld windows=%llu",
-             comm_.size(), static_cast<long long>(model_.table().numel()), static_cast<long long>(config_.steps),
-             static_cast<long long>(config_.batch), static_cast<long long>(config_.micro_batch),
-             static_cast<long long>(config_.sequence), static_cast<unsigned long long>(loader_.windows())));
+  say(format(
+      "start ranks=%d parameters=%lld steps=%lld batch=%lld micro_batch=%lld sequence=%lld windows=%llu",
+      comm_.size(), static_cast<long long>(model_.table().numel()), static_cast<long long>(config_.steps),
+      static_cast<long long>(config_.batch), static_cast<long long>(config_.micro_batch),
+      static_cast<long long>(config_.sequence), static_cast<unsigned long long>(loader_.windows())));
   MUSTER_CHECK(evaluate_now());
   mark_ = SteadyClock::now();
   mark_step_ = step_;
@@ -349,16 +364,20 @@ Result<Outcome> Trainer::Impl::run() {
     if (report.stop && step_ < config_.steps) {
       MUSTER_CHECK(save());
       say("stopped at step " + std::to_string(step_) + " of " + std::to_string(config_.steps) +
-          (config_.checkpoint_dir.empty() ? "; nothing saved: checkpoint.dir is empty" : "; start again to go on"));
+          (config_.checkpoint_dir.empty() ? "; nothing saved: checkpoint.dir is empty"
+                                          : "; start again to go on"));
       return Outcome::stopped;
     }
-    if (step_ < config_.steps && config_.checkpoint_every > 0 && step_ % config_.checkpoint_every == 0) MUSTER_CHECK(save());
-    if (step_ < config_.steps && config_.eval_every > 0 && step_ % config_.eval_every == 0) MUSTER_CHECK(evaluate_now());
+    if (step_ < config_.steps && config_.checkpoint_every > 0 && step_ % config_.checkpoint_every == 0)
+      MUSTER_CHECK(save());
+    if (step_ < config_.steps && config_.eval_every > 0 && step_ % config_.eval_every == 0)
+      MUSTER_CHECK(evaluate_now());
   }
   MUSTER_CHECK(save());
   MUSTER_CHECK(evaluate_now());
   MUSTER_CHECK(finish());
-  say(format("done step=%lld/%lld loss=%.4f", static_cast<long long>(step_), static_cast<long long>(config_.steps), last_loss_));
+  say(format("done step=%lld/%lld loss=%.4f", static_cast<long long>(step_),
+             static_cast<long long>(config_.steps), last_loss_));
   return Outcome::finished;
 }
 
@@ -368,17 +387,18 @@ Result<std::unique_ptr<Trainer>> Trainer::create(TrainerParts parts) {
   config.model.vocab = parts.train->vocab_size();
   MUSTER_TRY(config.model, validated(config.model));
   MUSTER_TRY(const Mesh mesh, Mesh::create(parts.comm->size(), config.mesh));
-  MUSTER_TRY(const BatchPart share,
-             split_batch(static_cast<std::uint64_t>(config.batch), static_cast<std::uint64_t>(config.micro_batch),
-                         mesh.batch_size(), mesh.batch_index(parts.comm->rank())));
-  const auto sequence = static_cast<std::uint64_t>(config.sequence), seed = static_cast<std::uint64_t>(config.seed);
+  MUSTER_TRY(const BatchPart share, split_batch(static_cast<std::uint64_t>(config.batch),
+                                                static_cast<std::uint64_t>(config.micro_batch),
+                                                mesh.batch_size(), mesh.batch_index(parts.comm->rank())));
+  const auto sequence = static_cast<std::uint64_t>(config.sequence),
+             seed = static_cast<std::uint64_t>(config.seed);
   MUSTER_TRY(const Loader loader, Loader::create(*parts.train, sequence, seed));
   std::optional<Loader> held_out;
   if (parts.validation != nullptr) {
     if (parts.validation->tokenizer_hash() != parts.train->tokenizer_hash()) {
       return fail(ErrorCode::failed_precondition, "data.validation is made with tokenizer " +
-                                                      parts.validation->tokenizer_hash() + ", data.train with " +
-                                                      parts.train->tokenizer_hash());
+                                                      parts.validation->tokenizer_hash() +
+                                                      ", data.train with " + parts.train->tokenizer_hash());
     }
     auto held = Loader::create(*parts.validation, sequence, seed);
     if (!held) return tl::unexpected(held.error().with_context("data.validation"));

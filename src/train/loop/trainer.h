@@ -54,7 +54,7 @@ class Trainer {
     double loss = 0;
     double gradient_norm = 0;  // of the mean gradient, before clipping
     double learning_rate = 0;
-    bool stop = false;         // some rank was asked to stop
+    bool stop = false;  // some rank was asked to stop
   };
   Result<StepReport> step();
 

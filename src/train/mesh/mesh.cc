@@ -8,16 +8,22 @@ namespace muster::train {
 
 std::string_view to_string(Axis axis) {
   switch (axis) {
-    case Axis::pp: return "pp";
-    case Axis::replica: return "replica";
-    case Axis::shard: return "shard";
-    case Axis::tp: return "tp";
+    case Axis::pp:
+      return "pp";
+    case Axis::replica:
+      return "replica";
+    case Axis::shard:
+      return "shard";
+    case Axis::tp:
+      return "tp";
   }
   return "?";
 }
 
 Result<Mesh> Mesh::create(int world, MeshShape shape) {
-  if (world < 1) return fail(ErrorCode::invalid_argument, "a world of " + std::to_string(world) + " ranks: at least 1 is needed");
+  if (world < 1)
+    return fail(ErrorCode::invalid_argument,
+                "a world of " + std::to_string(world) + " ranks: at least 1 is needed");
   std::array<int, 4> extents = {shape.pp, shape.replica, shape.shard, shape.tp};
   long long others = 1;
   for (Axis axis : kAxes) {
@@ -26,7 +32,8 @@ Result<Mesh> Mesh::create(int world, MeshShape shape) {
     const std::string name = "mesh." + std::string(to_string(axis)) + " = " + std::to_string(extent);
     if (extent < 1) return fail(ErrorCode::invalid_argument, name + ": at least 1 is needed");
     if (axis != Axis::replica && extent > 1) {
-      return fail(ErrorCode::unsupported, name + ": this version trains data parallel only (mesh.replica); set it to 1");
+      return fail(ErrorCode::unsupported,
+                  name + ": this version trains data parallel only (mesh.replica); set it to 1");
     }
     others *= extent;
   }
@@ -36,8 +43,8 @@ Result<Mesh> Mesh::create(int world, MeshShape shape) {
     others *= replica;
   }
   if (others != world) {
-    return fail(ErrorCode::invalid_argument, "the mesh has " + std::to_string(others) + " places, the world " +
-                                                 std::to_string(world) +
+    return fail(ErrorCode::invalid_argument, "the mesh has " + std::to_string(others) +
+                                                 " places, the world " + std::to_string(world) +
                                                  " ranks; leave mesh.replica out to take what is there");
   }
   return Mesh(extents);

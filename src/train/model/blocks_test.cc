@@ -1,5 +1,5 @@
-// Every block against its twin: the same mathematics in a few eager lines, differentiated by libtorch's autograd,
-// in fp64. The explicit backward must agree to 1e-12 of the largest gradient.
+// Every block against its twin: the same mathematics in a few eager lines, differentiated by libtorch's
+// autograd, in fp64. The explicit backward must agree to 1e-12 of the largest gradient.
 #include "train/model/detail/blocks.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,8 @@ at::Tensor rms(const at::Tensor& x, const at::Tensor& w, double eps) {
 // [B, S, H, D], rotate-half, from first principles.
 at::Tensor turn(const at::Tensor& x, double theta) {
   const std::int64_t dim = x.size(3);
-  const at::Tensor frequency = at::pow(theta, at::arange(0, dim, 2, at::kDouble) / static_cast<double>(dim)).reciprocal();
+  const at::Tensor frequency =
+      at::pow(theta, at::arange(0, dim, 2, at::kDouble) / static_cast<double>(dim)).reciprocal();
   const at::Tensor angle = at::arange(x.size(1), at::kDouble).unsqueeze(1) * frequency;
   const at::Tensor full = at::cat({angle, angle}, 1).unsqueeze(1);
   const auto halves = x.chunk(2, 3);
@@ -39,12 +40,14 @@ at::Tensor turn(const at::Tensor& x, double theta) {
 
 at::Tensor attention_twin(const ModelConfig& c, const at::Tensor& x, Shape shape, const at::Tensor& norm,
                           const at::Tensor& qkv, const at::Tensor& output) {
-  const at::Tensor all = rms(x, norm, c.norm_eps).mm(qkv.t()).view({shape.rows, shape.sequence, -1, c.head_dim});
+  const at::Tensor all =
+      rms(x, norm, c.norm_eps).mm(qkv.t()).view({shape.rows, shape.sequence, -1, c.head_dim});
   const at::Tensor q = turn(all.narrow(2, 0, c.heads), c.rope_theta).transpose(1, 2);
   const std::int64_t group = c.heads / c.kv_heads;
   const at::Tensor k =
       turn(all.narrow(2, c.heads, c.kv_heads), c.rope_theta).repeat_interleave(group, 2).transpose(1, 2);
-  const at::Tensor v = all.narrow(2, c.heads + c.kv_heads, c.kv_heads).repeat_interleave(group, 2).transpose(1, 2);
+  const at::Tensor v =
+      all.narrow(2, c.heads + c.kv_heads, c.kv_heads).repeat_interleave(group, 2).transpose(1, 2);
   at::Tensor scores = q.matmul(k.transpose(2, 3)) / std::sqrt(static_cast<double>(c.head_dim));
   const at::Tensor future = at::ones({shape.sequence, shape.sequence}, at::kBool).triu(1);
   scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
@@ -52,14 +55,14 @@ at::Tensor attention_twin(const ModelConfig& c, const at::Tensor& x, Shape shape
   return x + mixed.mm(output.t());
 }
 
-at::Tensor mlp_twin(const ModelConfig& c, const at::Tensor& x, const at::Tensor& norm, const at::Tensor& gate_up,
-                    const at::Tensor& down) {
+at::Tensor mlp_twin(const ModelConfig& c, const at::Tensor& x, const at::Tensor& norm,
+                    const at::Tensor& gate_up, const at::Tensor& down) {
   const auto parts = rms(x, norm, c.norm_eps).mm(gate_up.t()).chunk(2, 1);
   return x + (at::silu(parts[0]) * parts[1]).mm(down.t());
 }
 
-at::Tensor loss_twin(const ModelConfig& c, const at::Tensor& x, const at::Tensor& targets, const at::Tensor& norm,
-                     const at::Tensor& output) {
+at::Tensor loss_twin(const ModelConfig& c, const at::Tensor& x, const at::Tensor& targets,
+                     const at::Tensor& norm, const at::Tensor& output) {
   const at::Tensor logits = rms(x, norm, c.norm_eps).mm(output.t());
   return at::nll_loss(logits.log_softmax(1), targets, {}, at::Reduction::Sum, kIgnoredTarget);
 }
@@ -74,8 +77,15 @@ struct Variant {
 
 ModelConfig variant_config(std::int64_t heads, std::int64_t kv_heads, std::int64_t dim, std::int64_t width,
                            std::int64_t ffn) {
-  return {.vocab = 71, .layers = 1, .width = width, .heads = heads, .kv_heads = kv_heads, .head_dim = dim,
-          .ffn = ffn, .max_sequence = 128, .init_std = 0.3};
+  return {.vocab = 71,
+          .layers = 1,
+          .width = width,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = dim,
+          .ffn = ffn,
+          .max_sequence = 128,
+          .init_std = 0.3};
 }
 
 class Blocks : public testing::TestWithParam<Variant> {
@@ -149,7 +159,8 @@ TEST_P(Blocks, HeadMatchesAutograd) {
   double loss = 0;
   {
     const at::NoGradGuard no_grad;
-    loss = block.loss(x, targets.const_data_ptr<std::int64_t>(), detail().head_saved, &dx, true, detail().scratch);
+    loss = block.loss(x, targets.const_data_ptr<std::int64_t>(), detail().head_saved, &dx, true,
+                      detail().scratch);
   }
   const at::Tensor tx = leaf(x), norm = leaf(block.norm.value), output = leaf(block.output.value);
   const at::Tensor ty = loss_twin(config(), tx, targets, norm, output);
@@ -178,14 +189,13 @@ TEST_P(Blocks, EmbeddingMatchesAutograd) {
   EXPECT_LE(relative(block.table.gradient, table.grad()), kTolerance);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, Blocks,
-    testing::Values(Variant{"plain", variant_config(4, 4, 16, 64, 80), {2, 24}},
-                    Variant{"grouped", variant_config(6, 2, 8, 48, 56), {3, 17}},
-                    Variant{"one_kv_head", variant_config(4, 1, 10, 24, 33), {1, 40}},
-                    Variant{"one_token", variant_config(2, 2, 6, 12, 20), {5, 1}},
-                    Variant{"wide_heads", variant_config(3, 3, 32, 40, 48), {1, 100}}),
-    [](const auto& variant) { return variant.param.name; });
+INSTANTIATE_TEST_SUITE_P(Shapes, Blocks,
+                         testing::Values(Variant{"plain", variant_config(4, 4, 16, 64, 80), {2, 24}},
+                                         Variant{"grouped", variant_config(6, 2, 8, 48, 56), {3, 17}},
+                                         Variant{"one_kv_head", variant_config(4, 1, 10, 24, 33), {1, 40}},
+                                         Variant{"one_token", variant_config(2, 2, 6, 12, 20), {5, 1}},
+                                         Variant{"wide_heads", variant_config(3, 3, 32, 40, 48), {1, 100}}),
+                         [](const auto& variant) { return variant.param.name; });
 
 }  // namespace
 }  // namespace muster::train

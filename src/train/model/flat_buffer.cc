@@ -18,21 +18,23 @@ FlatBuffer::FlatBuffer(std::int64_t numel, Dtype dtype) : numel_(numel), dtype_(
   MUSTER_ASSERT(numel >= 0);
   const std::size_t size = byte_count();
   const std::size_t alignment = size >= kHugePage ? kHugePage : kAlignment;
-  data_ = static_cast<std::byte*>(::operator new(size, std::align_val_t{alignment}));
-  if (size >= kHugePage) ::madvise(data_, size, MADV_HUGEPAGE);  // only a hint: fewer page faults and TLB misses
+  data_ = static_cast<std::byte*>(::operator new (size, std::align_val_t{alignment}));
+  if (size >= kHugePage)
+    ::madvise(data_, size, MADV_HUGEPAGE);  // only a hint: fewer page faults and TLB misses
   fill_zero();
 }
 
 FlatBuffer::~FlatBuffer() {
   if (data_ == nullptr) return;
   const std::size_t alignment = byte_count() >= kHugePage ? kHugePage : kAlignment;
-  ::operator delete(data_, std::align_val_t{alignment});
+  ::operator delete (data_, std::align_val_t{alignment});
 }
 
 std::span<std::byte> FlatBuffer::bytes(Range range) {
   MUSTER_ASSERT(0 <= range.begin && range.begin <= range.end && range.end <= numel_);
   const auto size = static_cast<std::size_t>(size_of(dtype_));
-  return bytes().subspan(static_cast<std::size_t>(range.begin) * size, static_cast<std::size_t>(range.size()) * size);
+  return bytes().subspan(static_cast<std::size_t>(range.begin) * size,
+                         static_cast<std::size_t>(range.size()) * size);
 }
 
 std::span<const std::byte> FlatBuffer::bytes(Range range) const {

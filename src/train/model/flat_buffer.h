@@ -1,7 +1,8 @@
-// One flat, zero-filled array of fp32 or fp64, 64-byte aligned: all parameters, gradients or optimizer moments.
+// One flat, zero-filled array of fp32 or fp64, 64-byte aligned: all parameters, gradients or optimizer
+// moments.
 //
-// Owned by whoever made it, movable, not copyable. No libtorch: collectives and checkpoints take its bytes. Threads
-// may use disjoint ranges at the same time.
+// Owned by whoever made it, movable, not copyable. No libtorch: collectives and checkpoints take its bytes.
+// Threads may use disjoint ranges at the same time.
 #pragma once
 
 #include <cstddef>

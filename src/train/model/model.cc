@@ -17,7 +17,8 @@ using detail::Shape;
 using detail::Weight;
 
 at::Tensor view(FlatBuffer& buffer, std::int64_t offset, std::vector<std::int64_t> shape) {
-  return at::from_blob(buffer.data() + offset * size_of(buffer.dtype()), shape, detail::scalar_type(buffer.dtype()));
+  return at::from_blob(buffer.data() + offset * size_of(buffer.dtype()), shape,
+                       detail::scalar_type(buffer.dtype()));
 }
 
 // A tensor of the table, or several that follow each other, as one matrix.
@@ -44,7 +45,8 @@ class Views {
   // The tied head: the embedding's values, a gradient of its own in the tail.
   Weight tied_head() const {
     const Param& embedding = table_.params().front();
-    return {view(parameters_, embedding.offset, embedding.shape), view(gradients_, table_.numel(), embedding.shape)};
+    return {view(parameters_, embedding.offset, embedding.shape),
+            view(gradients_, table_.numel(), embedding.shape)};
   }
 
  private:
@@ -57,9 +59,10 @@ Result<void> check_values(std::span<const std::int64_t> values, std::string_view
                           std::int64_t vocab) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (values[i] < lowest || values[i] >= vocab) {
-      return fail(ErrorCode::invalid_argument, std::string(what) + " " + std::to_string(i) + " of the batch is " +
-                                                   std::to_string(values[i]) + "; the model's vocabulary has " +
-                                                   std::to_string(vocab) + " (is this the data's tokenizer?)");
+      return fail(ErrorCode::invalid_argument, std::string(what) + " " + std::to_string(i) +
+                                                   " of the batch is " + std::to_string(values[i]) +
+                                                   "; the model's vocabulary has " + std::to_string(vocab) +
+                                                   " (is this the data's tokenizer?)");
     }
   }
   return {};
@@ -67,18 +70,20 @@ Result<void> check_values(std::span<const std::int64_t> values, std::string_view
 
 Result<Shape> shape_of(const ModelConfig& config, const Batch& batch, bool with_targets) {
   if (batch.rows < 1 || batch.sequence < 1 || batch.sequence > config.max_sequence) {
-    return fail(ErrorCode::invalid_argument,
-                "a batch of " + std::to_string(batch.rows) + " x " + std::to_string(batch.sequence) +
-                    " tokens; it needs at least 1 x 1 and sequences of at most model.max_sequence, which is " +
-                    std::to_string(config.max_sequence));
+    return fail(
+        ErrorCode::invalid_argument,
+        "a batch of " + std::to_string(batch.rows) + " x " + std::to_string(batch.sequence) +
+            " tokens; it needs at least 1 x 1 and sequences of at most model.max_sequence, which is " +
+            std::to_string(config.max_sequence));
   }
   const Shape shape{batch.rows, batch.sequence};
   const auto expected = static_cast<std::size_t>(shape.tokens());
   if (batch.tokens.size() != expected || (with_targets && batch.targets.size() != expected)) {
-    return fail(ErrorCode::invalid_argument,
-                "a batch of " + std::to_string(batch.rows) + " x " + std::to_string(batch.sequence) + " with " +
-                    std::to_string(batch.tokens.size()) + " tokens and " + std::to_string(batch.targets.size()) +
-                    " targets; both must be " + std::to_string(expected));
+    return fail(ErrorCode::invalid_argument, "a batch of " + std::to_string(batch.rows) + " x " +
+                                                 std::to_string(batch.sequence) + " with " +
+                                                 std::to_string(batch.tokens.size()) + " tokens and " +
+                                                 std::to_string(batch.targets.size()) +
+                                                 " targets; both must be " + std::to_string(expected));
   }
   MUSTER_CHECK(check_values(batch.tokens, "token", 0, config.vocab));
   if (with_targets) MUSTER_CHECK(check_values(batch.targets, "target", kIgnoredTarget, config.vocab));
@@ -91,27 +96,31 @@ std::int64_t count_valid(std::span<const std::int64_t> targets) {
 
 std::string gib(double bytes) { return std::to_string(std::llround(bytes / (1 << 30))) + " GiB"; }
 
-// Memory is overcommitted: without this look, a model that is too large would be killed while it is being cleared.
+// Memory is overcommitted: without this look, a model that is too large would be killed while it is being
+// cleared.
 Result<void> check_memory(const ModelConfig& config, Dtype dtype) {
   const std::int64_t count = parameter_count(config), tail = config.tied ? config.vocab * config.width : 0;
   const double needed = static_cast<double>((2 * count + tail) * size_of(dtype));
   const double present =
       static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
   if (needed <= present) return {};
-  return fail(ErrorCode::resource_exhausted,
-              "a model of " + std::to_string(count) + " parameters needs " + gib(needed) +
-                  " for parameters and gradients; this machine has " + gib(present) + ". Choose a smaller model");
+  return fail(ErrorCode::resource_exhausted, "a model of " + std::to_string(count) + " parameters needs " +
+                                                 gib(needed) +
+                                                 " for parameters and gradients; this machine has " +
+                                                 gib(present) + ". Choose a smaller model");
 }
 
 template <typename T>
 void init_all(const ParamTable& table, FlatBuffer& parameters, std::uint64_t seed) {
-  at::parallel_for(0, static_cast<std::int64_t>(table.blocks().size()), 8, [&](std::int64_t begin, std::int64_t end) {
-    for (const Range block : table.blocks().subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin))) {
-      const auto behind = std::ranges::upper_bound(table.params(), block.begin, {}, &Param::offset);
-      const Param& param = *(behind - 1);
-      init_param<T>(table.config(), param, seed, block.begin - param.offset, parameters.as<T>(block));
-    }
-  });
+  at::parallel_for(
+      0, static_cast<std::int64_t>(table.blocks().size()), 8, [&](std::int64_t begin, std::int64_t end) {
+        for (const Range block :
+             table.blocks().subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin))) {
+          const auto behind = std::ranges::upper_bound(table.params(), block.begin, {}, &Param::offset);
+          const Param& param = *(behind - 1);
+          init_param<T>(table.config(), param, seed, block.begin - param.offset, parameters.as<T>(block));
+        }
+      });
 }
 
 template <typename T>
@@ -237,12 +246,14 @@ Result<void> Model::logits(const Batch& batch, std::span<double> out) {
   MUSTER_TRY(const Shape shape, shape_of(table().config(), batch, false));
   const std::int64_t vocab = table().config().vocab;
   if (static_cast<std::int64_t>(out.size()) != shape.tokens() * vocab) {
-    return fail(ErrorCode::invalid_argument, "room for " + std::to_string(out.size()) + " logits; there are " +
+    return fail(ErrorCode::invalid_argument, "room for " + std::to_string(out.size()) +
+                                                 " logits; there are " +
                                                  std::to_string(shape.tokens() * vocab));
   }
   const at::NoGradGuard no_grad;
   const at::Tensor x = detail_->forward(batch.tokens.data(), shape);
-  at::from_blob(out.data(), {shape.tokens(), vocab}, at::kDouble).copy_(detail_->head.logits(x, detail_->head_saved));
+  at::from_blob(out.data(), {shape.tokens(), vocab}, at::kDouble)
+      .copy_(detail_->head.logits(x, detail_->head_saved));
   return {};
 }
 

@@ -1,9 +1,10 @@
-// A Llama-class decoder with explicit forward and backward: RMSNorm, rotate-half RoPE, grouped-query causal attention,
-// SwiGLU, optional tied head. No autograd engine, no randomness in a step.
+// A Llama-class decoder with explicit forward and backward: RMSNorm, rotate-half RoPE, grouped-query causal
+// attention, SwiGLU, optional tied head. No autograd engine, no randomness in a step.
 //
-// A Model owns its parameters, gradients and work space. It has no global state: several Models may run in several
-// threads at once, one thread a Model at a time. It computes on as many threads as the caller's at::set_num_threads
-// says. Bits depend on CPU kind, thread count, library and micro-batch shape, on nothing else (docs/adr/0022).
+// A Model owns its parameters, gradients and work space. It has no global state: several Models may run in
+// several threads at once, one thread a Model at a time. It computes on as many threads as the caller's
+// at::set_num_threads says. Bits depend on CPU kind, thread count, library and micro-batch shape, on nothing
+// else (docs/adr/0022).
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ struct Batch {
 };
 
 struct StepResult {
-  double loss_sum = 0;        // natural log, summed over valid targets
-  std::int64_t tokens = 0;    // valid targets
+  double loss_sum = 0;      // natural log, summed over valid targets
+  std::int64_t tokens = 0;  // valid targets
 };
 
 class Model {
@@ -48,12 +49,13 @@ class Model {
 
   void init_parameters(std::uint64_t seed);
 
-  // From here the gradients count as zero: the next forward_backward overwrites them, later ones add (g += its own).
+  // From here the gradients count as zero: the next forward_backward overwrites them, later ones add (g +=
+  // its own).
   void start_accumulation();
 
   // Adds the gradient of the sum of this micro-batch's token losses. Refuses tokens or targets outside the
-  // vocabulary, spans that do not fit rows x sequence, and sequences beyond max_sequence; the gradients are then
-  // untouched.
+  // vocabulary, spans that do not fit rows x sequence, and sequences beyond max_sequence; the gradients are
+  // then untouched.
   Result<StepResult> forward_backward(const Batch& batch);
 
   // The loss alone.
@@ -65,7 +67,7 @@ class Model {
   // The refusals of forward_backward; targets are looked at only if there are any.
   Result<void> check(const Batch& batch) const;
 
-  struct Detail;                  // tensors; train/model/detail/
+  struct Detail;  // tensors; train/model/detail/
   Detail& detail() { return *detail_; }
 
  private:
@@ -73,8 +75,8 @@ class Model {
   std::unique_ptr<Detail> detail_;
 };
 
-// Adds the head's own gradient (the tail) to the embedding's and zeroes it. Call once a step, after the reduction
-// over micro-batches and ranks, before norm and optimizer. Does nothing for an untied model.
+// Adds the head's own gradient (the tail) to the embedding's and zeroes it. Call once a step, after the
+// reduction over micro-batches and ranks, before norm and optimizer. Does nothing for an untied model.
 void fold_tied_gradient(const ParamTable& table, FlatBuffer& gradients);
 
 }  // namespace muster::train

@@ -23,7 +23,8 @@ struct Data {
   Batch batch() const { return {tokens, targets, rows, sequence}; }
 };
 
-Data make_data(std::uint64_t seed, std::int64_t rows = 2, std::int64_t sequence = 24, std::int64_t vocab = 64) {
+Data make_data(std::uint64_t seed, std::int64_t rows = 2, std::int64_t sequence = 24,
+               std::int64_t vocab = 64) {
   Rng rng(seed);
   Data data{.tokens = {}, .targets = {}, .rows = rows, .sequence = sequence};
   for (std::int64_t i = 0; i < rows * sequence; ++i) {
@@ -56,7 +57,8 @@ INSTANTIATE_TEST_SUITE_P(Heads, TiedOrNot, testing::Bool(),
 // What makes data parallelism over n ranks equal n micro-batches on one, bit by bit.
 TEST_P(TiedOrNot, MicroBatchesAddLikeRanks) {
   Model model = make_model(GetParam());
-  // Many tokens: a GEMM that added into its output (beta = 1) would round differently only when it cuts them up.
+  // Many tokens: a GEMM that added into its output (beta = 1) would round differently only when it cuts them
+  // up.
   const Data a = make_data(1, 48, 32), b = make_data(2, 48, 32), c = make_data(3, 48, 32);
   const auto ga = gradients_of(model, a), gb = gradients_of(model, b), gc = gradients_of(model, c);
   model.start_accumulation();
@@ -143,7 +145,8 @@ TEST(Model, InitialValuesDependOnTheSeedAlone) {
   at::set_num_threads(3);
   many.init_parameters(1);
   at::set_num_threads(1);
-  EXPECT_EQ(std::memcmp(one.parameters().data(), many.parameters().data(), one.parameters().bytes().size()), 0);
+  EXPECT_EQ(std::memcmp(one.parameters().data(), many.parameters().data(), one.parameters().bytes().size()),
+            0);
   Model exact = make_model(false, Dtype::f64);
   for (std::size_t i = 0; i < 1000; ++i) {
     EXPECT_EQ(one.parameters().as<float>()[i], static_cast<float>(exact.parameters().as<double>()[i]));
@@ -161,11 +164,13 @@ TEST(Model, RefusesBadBatchesAndLeavesGradients) {
     const auto result = model.forward_backward(data.batch());
     return result ? std::string("accepted") : result.error().message;
   };
-  EXPECT_THAT(message([](Data& d) { d.tokens[3] = 64; }), HasSubstr("token 3 of the batch is 64; the model's vocabulary has 64"));
+  EXPECT_THAT(message([](Data& d) { d.tokens[3] = 64; }),
+              HasSubstr("token 3 of the batch is 64; the model's vocabulary has 64"));
   EXPECT_THAT(message([](Data& d) { d.tokens[0] = -1; }), HasSubstr("token 0 of the batch is -1"));
   EXPECT_THAT(message([](Data& d) { d.targets[47] = 64; }), HasSubstr("target 47 of the batch is 64"));
   EXPECT_THAT(message([](Data& d) { d.targets[1] = -2; }), HasSubstr("target 1 of the batch is -2"));
-  EXPECT_THAT(message([](Data& d) { d.targets.pop_back(); }), HasSubstr("48 tokens and 47 targets; both must be 48"));
+  EXPECT_THAT(message([](Data& d) { d.targets.pop_back(); }),
+              HasSubstr("48 tokens and 47 targets; both must be 48"));
   EXPECT_THAT(message([](Data& d) { d.sequence = 33; }), HasSubstr("max_sequence, which is 32"));
   EXPECT_THAT(message([](Data& d) { d.rows = 0; }), HasSubstr("at least 1 x 1"));
   const auto g = model.gradients().as<float>();
@@ -176,8 +181,13 @@ TEST(Model, RefusesBadBatchesAndLeavesGradients) {
 }
 
 TEST(Model, RefusesWhatMemoryCannotHold) {
-  const ModelConfig config{.vocab = 1 << 20, .layers = 1024, .width = 1 << 16, .heads = 1024, .kv_heads = 1024,
-                           .ffn = 1 << 20, .max_sequence = 8};
+  const ModelConfig config{.vocab = 1 << 20,
+                           .layers = 1024,
+                           .width = 1 << 16,
+                           .heads = 1024,
+                           .kv_heads = 1024,
+                           .ffn = 1 << 20,
+                           .max_sequence = 8};
   EXPECT_THAT(Model::create(config, Dtype::f64).error().message,
               HasSubstr("GiB for parameters and gradients; this machine has"));
 }

@@ -42,7 +42,8 @@ std::string layer_name(std::string_view pattern, std::int64_t layer) {
 }
 
 Param make_param(const Config& config, const ParamSpec& spec, std::string name, std::int64_t offset) {
-  Param param{.name = std::move(name), .shape = {spec.rows(config)}, .offset = offset, .numel = 0, .spec = &spec};
+  Param param{
+      .name = std::move(name), .shape = {spec.rows(config)}, .offset = offset, .numel = 0, .spec = &spec};
   if (spec.columns != nullptr) param.shape.push_back(spec.columns(config));
   param.numel = param.shape[0] * (param.shape.size() == 2 ? param.shape[1] : 1);
   return param;
@@ -78,32 +79,37 @@ double normal_at(std::uint64_t key, std::int64_t index) {
 }  // namespace
 
 Result<ModelConfig> validated(ModelConfig config) {
-  const Limit limits[] = {{"vocab", config.vocab, 1 << 20},         {"layers", config.layers, 1024},
-                          {"width", config.width, 1 << 16},         {"heads", config.heads, 1024},
-                          {"kv_heads", config.kv_heads, 1024},      {"ffn", config.ffn, 1 << 20},
+  const Limit limits[] = {{"vocab", config.vocab, 1 << 20},
+                          {"layers", config.layers, 1024},
+                          {"width", config.width, 1 << 16},
+                          {"heads", config.heads, 1024},
+                          {"kv_heads", config.kv_heads, 1024},
+                          {"ffn", config.ffn, 1 << 20},
                           {"max_sequence", config.max_sequence, 1 << 20}};
   for (const Limit& limit : limits) {
     if (limit.value < 1 || limit.value > limit.most) {
-      return fail(ErrorCode::invalid_argument, "model." + std::string(limit.key) + " is " + std::to_string(limit.value) +
-                                                   "; it must be from 1 to " + std::to_string(limit.most));
+      return fail(ErrorCode::invalid_argument, "model." + std::string(limit.key) + " is " +
+                                                   std::to_string(limit.value) + "; it must be from 1 to " +
+                                                   std::to_string(limit.most));
     }
   }
   if (config.heads % config.kv_heads != 0) {
-    return fail(ErrorCode::invalid_argument,
-                "model.kv_heads is " + std::to_string(config.kv_heads) + "; it must divide model.heads, which is " +
-                    std::to_string(config.heads));
+    return fail(ErrorCode::invalid_argument, "model.kv_heads is " + std::to_string(config.kv_heads) +
+                                                 "; it must divide model.heads, which is " +
+                                                 std::to_string(config.heads));
   }
   if (config.head_dim == 0) {
     if (config.width % config.heads != 0) {
-      return fail(ErrorCode::invalid_argument, "model.width " + std::to_string(config.width) +
-                                                   " is not a multiple of model.heads " + std::to_string(config.heads) +
-                                                   "; change one, or set model.head_dim");
+      return fail(ErrorCode::invalid_argument,
+                  "model.width " + std::to_string(config.width) + " is not a multiple of model.heads " +
+                      std::to_string(config.heads) + "; change one, or set model.head_dim");
     }
     config.head_dim = config.width / config.heads;
   }
   if (config.head_dim < 2 || config.head_dim > 1024 || config.head_dim % 2 != 0) {
-    return fail(ErrorCode::invalid_argument, "model.head_dim is " + std::to_string(config.head_dim) +
-                                                 "; it must be even, from 2 to 1024 (rotary embedding turns pairs)");
+    return fail(ErrorCode::invalid_argument,
+                "model.head_dim is " + std::to_string(config.head_dim) +
+                    "; it must be even, from 2 to 1024 (rotary embedding turns pairs)");
   }
   if (!(config.rope_theta >= 1) || !(config.norm_eps > 0 && config.norm_eps < 1) ||
       !(config.init_std >= 0 && config.init_std <= 10)) {
@@ -118,17 +124,35 @@ Result<ModelConfig> validated(ModelConfig config) {
 Result<ModelConfig> preset(std::string_view name, std::int64_t vocab_wanted) {
   ModelConfig config;
   if (name == "quickstart") {
-    config = {.vocab = 4096, .layers = 4, .width = 256, .heads = 4, .kv_heads = 2, .ffn = 704, .tied = false,
+    config = {.vocab = 4096,
+              .layers = 4,
+              .width = 256,
+              .heads = 4,
+              .kv_heads = 2,
+              .ffn = 704,
+              .tied = false,
               .max_sequence = 256};
   } else if (name == "bench") {
-    config = {.vocab = 4096, .layers = 4, .width = 512, .heads = 8, .kv_heads = 8, .ffn = 1376, .tied = false,
+    config = {.vocab = 4096,
+              .layers = 4,
+              .width = 512,
+              .heads = 8,
+              .kv_heads = 8,
+              .ffn = 1376,
+              .tied = false,
               .max_sequence = 256};
   } else if (name == "tiny") {
-    config = {.vocab = 64, .layers = 2, .width = 32, .heads = 4, .kv_heads = 2, .ffn = 48, .tied = false,
+    config = {.vocab = 64,
+              .layers = 2,
+              .width = 32,
+              .heads = 4,
+              .kv_heads = 2,
+              .ffn = 48,
+              .tied = false,
               .max_sequence = 32};
   } else {
-    return fail(ErrorCode::invalid_argument,
-                "model preset \"" + std::string(name) + "\" does not exist; there are quickstart, bench and tiny");
+    return fail(ErrorCode::invalid_argument, "model preset \"" + std::string(name) +
+                                                 "\" does not exist; there are quickstart, bench and tiny");
   }
   if (vocab_wanted != 0) config.vocab = vocab_wanted;
   return validated(config);
@@ -201,7 +225,9 @@ void init_param(const ModelConfig& config, const Param& param, std::uint64_t see
     out[i] = static_cast<T>(normal_at(key, begin + static_cast<std::int64_t>(i)) * deviation);
   }
 }
-template void init_param<float>(const ModelConfig&, const Param&, std::uint64_t, std::int64_t, std::span<float>);
-template void init_param<double>(const ModelConfig&, const Param&, std::uint64_t, std::int64_t, std::span<double>);
+template void init_param<float>(const ModelConfig&, const Param&, std::uint64_t, std::int64_t,
+                                std::span<float>);
+template void init_param<double>(const ModelConfig&, const Param&, std::uint64_t, std::int64_t,
+                                 std::span<double>);
 
 }  // namespace muster::train

@@ -67,7 +67,8 @@ TEST(Params, TiedHeadIsNotStoredButHasItsOwnGradient) {
 }
 
 TEST(Params, CountNeedsNoTable) {
-  for (const bool tied : {false, true}) EXPECT_EQ(parameter_count(tiny(tied)), ParamTable(tiny(tied)).numel());
+  for (const bool tied : {false, true})
+    EXPECT_EQ(parameter_count(tiny(tied)), ParamTable(tiny(tied)).numel());
 }
 
 TEST(Params, BlocksCoverEveryParameterAndNeverCrossOne) {
@@ -111,7 +112,8 @@ TEST(Init, HasTheMomentsOfTheTable) {
   ModelConfig config = tiny();
   config.vocab = 4096;
   const ParamTable table(config);
-  for (const auto& [name, expected] : {std::pair{"model.embed_tokens.weight", 0.02}, std::pair{"lm_head.weight", 0.02}}) {
+  for (const auto& [name, expected] :
+       {std::pair{"model.embed_tokens.weight", 0.02}, std::pair{"lm_head.weight", 0.02}}) {
     const Param& param = table.at(name);
     std::vector<double> values(static_cast<std::size_t>(param.numel));
     init_param<double>(config, param, 1, 0, values);
@@ -130,7 +132,8 @@ TEST(Init, HasTheMomentsOfTheTable) {
   std::vector<double> values(static_cast<std::size_t>(down.numel));
   init_param<double>(config, down, 1, 0, values);
   const double squares = std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
-  EXPECT_NEAR(std::sqrt(squares / static_cast<double>(values.size())), 0.02 / 2, 0.0008);  // sqrt(2 * 2 layers)
+  EXPECT_NEAR(std::sqrt(squares / static_cast<double>(values.size())), 0.02 / 2,
+              0.0008);  // sqrt(2 * 2 layers)
 }
 
 TEST(Init, SeedsAndNamesDiffer) {
@@ -156,7 +159,11 @@ TEST(Config, RefusalsNameKeyValueAndRemedy) {
       {[](ModelConfig& c) { c.layers = -3; }, "model.layers is -3; it must be from 1 to 1024"},
       {[](ModelConfig& c) { c.kv_heads = 3; }, "model.kv_heads is 3; it must divide model.heads, which is 4"},
       {[](ModelConfig& c) { c.head_dim = 7; }, "model.head_dim is 7; it must be even"},
-      {[](ModelConfig& c) { c.head_dim = 0; c.width = 30; }, "model.width 30 is not a multiple of model.heads 4"},
+      {[](ModelConfig& c) {
+         c.head_dim = 0;
+         c.width = 30;
+       },
+       "model.width 30 is not a multiple of model.heads 4"},
       {[](ModelConfig& c) { c.norm_eps = std::nan(""); }, "model.norm_eps between 0 and 1"},
   };
   for (const Case& bad : cases) {

@@ -26,7 +26,8 @@ struct Factors {
 };
 
 template <typename T>
-[[gnu::always_inline]] inline void update_span(T* p, const T* g, T* m, T* v, std::int64_t count, const Factors<T>& f) {
+[[gnu::always_inline]] inline void update_span(T* p, const T* g, T* m, T* v, std::int64_t count,
+                                               const Factors<T>& f) {
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) {
     const T gradient = g[i] * f.scale;
@@ -37,7 +38,8 @@ template <typename T>
   }
 }
 
-// Eight running sums in fp64, added in order: the same on every thread count and, but for the CPU's own width, layout.
+// Eight running sums in fp64, added in order: the same on every thread count and, but for the CPU's own
+// width, layout.
 template <typename T>
 [[gnu::always_inline]] inline double squares_span(const T* g, std::int64_t count) {
   constexpr std::int64_t kLanes = 8;
@@ -55,7 +57,8 @@ template <typename T>
   return sum;
 }
 
-MUSTER_CLONES void run_update(float* p, const float* g, float* m, float* v, std::int64_t n, const Factors<float>& f) {
+MUSTER_CLONES void run_update(float* p, const float* g, float* m, float* v, std::int64_t n,
+                              const Factors<float>& f) {
   update_span(p, g, m, v, n, f);
 }
 MUSTER_CLONES void run_update(double* p, const double* g, double* m, double* v, std::int64_t n,
@@ -82,11 +85,16 @@ const Param& param_of(const ParamTable& table, const Range& block) {
 }  // namespace
 
 AdamW::AdamW(const ParamTable& table, Dtype dtype, const AdamWOptions& options, Range range)
-    : table_(&table), options_(options), range_(range), first_(range.size(), dtype), second_(range.size(), dtype) {
+    : table_(&table),
+      options_(options),
+      range_(range),
+      first_(range.size(), dtype),
+      second_(range.size(), dtype) {
   static_cast<void>(blocks_in(table, range));  // the cut is checked here, once
 }
 
-void AdamW::step(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate, double gradient_scale) {
+void AdamW::step(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate,
+                 double gradient_scale) {
   MUSTER_ASSERT(parameters.numel() == table_->numel() && gradients.numel() >= table_->numel());
   ++steps_;
   if (first_.dtype() == Dtype::f32) {
@@ -97,7 +105,8 @@ void AdamW::step(FlatBuffer& parameters, const FlatBuffer& gradients, double lea
 }
 
 template <typename T>
-void AdamW::update(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate, double gradient_scale) {
+void AdamW::update(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate,
+                   double gradient_scale) {
   const double correction1 = 1 - std::pow(options_.beta1, static_cast<double>(steps_));
   const double correction2 = 1 - std::pow(options_.beta2, static_cast<double>(steps_));
   Factors<T> plain{.scale = static_cast<T>(gradient_scale),
@@ -115,34 +124,38 @@ void AdamW::update(FlatBuffer& parameters, const FlatBuffer& gradients, double l
   const T* g = gradients.as<T>().data();
   T* m = first_.as<T>().data() - range_.begin;
   T* v = second_.as<T>().data() - range_.begin;
-  at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), kBlocksPerTask, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const Range& block = blocks[static_cast<std::size_t>(i)];
-      const Factors<T>& factors = param_of(*table_, block).spec->decay ? decayed : plain;
-      run_update(p + block.begin, g + block.begin, m + block.begin, v + block.begin, block.size(), factors);
-    }
-  });
+  at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), kBlocksPerTask,
+                   [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t i = begin; i < end; ++i) {
+                       const Range& block = blocks[static_cast<std::size_t>(i)];
+                       const Factors<T>& factors = param_of(*table_, block).spec->decay ? decayed : plain;
+                       run_update(p + block.begin, g + block.begin, m + block.begin, v + block.begin,
+                                  block.size(), factors);
+                     }
+                   });
 }
 
 double Schedule::at(std::int64_t step) const {
   if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
   const double low = peak * final_ratio;
   if (step >= steps) return low;
-  const double part = static_cast<double>(step - warmup) / static_cast<double>(std::max<std::int64_t>(steps - warmup, 1));
+  const double part =
+      static_cast<double>(step - warmup) / static_cast<double>(std::max<std::int64_t>(steps - warmup, 1));
   return low + (peak - low) * 0.5 * (1 + std::cos(std::numbers::pi * part));
 }
 
 std::vector<double> block_squares(const ParamTable& table, const FlatBuffer& gradients, Range range) {
   const auto blocks = blocks_in(table, range);
   std::vector<double> sums(blocks.size());
-  at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), kBlocksPerTask, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const Range& block = blocks[static_cast<std::size_t>(i)];
-      sums[static_cast<std::size_t>(i)] = gradients.dtype() == Dtype::f32
-                                              ? run_squares(gradients.as<float>(block).data(), block.size())
+  at::parallel_for(
+      0, static_cast<std::int64_t>(blocks.size()), kBlocksPerTask, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          const Range& block = blocks[static_cast<std::size_t>(i)];
+          sums[static_cast<std::size_t>(i)] =
+              gradients.dtype() == Dtype::f32 ? run_squares(gradients.as<float>(block).data(), block.size())
                                               : run_squares(gradients.as<double>(block).data(), block.size());
-    }
-  });
+        }
+      });
   return sums;
 }
 

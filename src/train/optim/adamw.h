@@ -1,8 +1,9 @@
-// AdamW (Loshchilov, Hutter: Decoupled weight decay regularization, 2019; PyTorch's arithmetic), the learning-rate
-// schedule and the global gradient norm, on flat buffers and on any block-aligned range of them.
+// AdamW (Loshchilov, Hutter: Decoupled weight decay regularization, 2019; PyTorch's arithmetic), the
+// learning-rate schedule and the global gradient norm, on flat buffers and on any block-aligned range of
+// them.
 //
-// An AdamW owns the two moments of its range. Nothing here depends on the number of threads or on how the ranges are
-// cut, as long as they are cut at ParamTable::blocks(). One thread an object.
+// An AdamW owns the two moments of its range. Nothing here depends on the number of threads or on how the
+// ranges are cut, as long as they are cut at ParamTable::blocks(). One thread an object.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ class AdamW {
   AdamW(const ParamTable& table, Dtype dtype, const AdamWOptions& options)
       : AdamW(table, dtype, options, {0, table.numel()}) {}
 
-  // One update; `gradients` (of the whole flat layout) are multiplied by `gradient_scale` on the way: 1 / tokens and
-  // clipping. Elements outside the range stay as they are.
+  // One update; `gradients` (of the whole flat layout) are multiplied by `gradient_scale` on the way: 1 /
+  // tokens and clipping. Elements outside the range stay as they are.
   void step(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate, double gradient_scale);
 
   // Part of the durable state: steps done, first and second moments of the range.
@@ -43,7 +44,8 @@ class AdamW {
 
  private:
   template <typename T>
-  void update(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate, double gradient_scale);
+  void update(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate,
+              double gradient_scale);
 
   const ParamTable* table_;
   AdamWOptions options_;
@@ -52,7 +54,8 @@ class AdamW {
   std::int64_t steps_ = 0;
 };
 
-// Linear warm-up to `peak` (update i of the first `warmup`: (i + 1) / warmup of it), then half a cosine down to final_ratio * peak at `steps`, flat behind.
+// Linear warm-up to `peak` (update i of the first `warmup`: (i + 1) / warmup of it), then half a cosine down
+// to final_ratio * peak at `steps`, flat behind.
 struct Schedule {
   double peak = 3e-4;
   std::int64_t warmup = 0;
@@ -63,16 +66,16 @@ struct Schedule {
   double at(std::int64_t step) const;
 };
 
-// Sums of squares, one fp64 value for each block of table.blocks() that lies in `range` (its ends must be block
-// ends), in order. Ranks gather these; the norm is sqrt(ordered_sum(all blocks)).
+// Sums of squares, one fp64 value for each block of table.blocks() that lies in `range` (its ends must be
+// block ends), in order. Ranks gather these; the norm is sqrt(ordered_sum(all blocks)).
 std::vector<double> block_squares(const ParamTable& table, const FlatBuffer& gradients, Range range);
 double ordered_sum(std::span<const double> values);
 
 // The norm of the whole buffer, all on this rank.
 double global_norm(const ParamTable& table, const FlatBuffer& gradients);
 
-// What gradients are multiplied with: 1 / tokens, less if the norm of the mean gradient exceeds norm_max (0: never).
-// norm_of_sum: of the summed gradients, before the division.
+// What gradients are multiplied with: 1 / tokens, less if the norm of the mean gradient exceeds norm_max (0:
+// never). norm_of_sum: of the summed gradients, before the division.
 double gradient_scale(double norm_of_sum, std::int64_t tokens, double norm_max);
 
 }  // namespace muster::train

@@ -42,13 +42,15 @@ TEST(AdamW, FollowsTheFormula) {
     const double rate = 0.01 / t, scale = 0.5;
     optimizer.step(p, g, rate, scale);
     for (const Param& param : table.params()) {
-      for (auto i = static_cast<std::size_t>(param.offset); i < static_cast<std::size_t>(param.offset + param.numel); ++i) {
+      for (auto i = static_cast<std::size_t>(param.offset);
+           i < static_cast<std::size_t>(param.offset + param.numel); ++i) {
         double& x = expected.as<double>()[i];
         const double gradient = g.as<double>()[i] * scale;
         if (param.shape.size() == 2) x -= rate * o.weight_decay * x;
         m[i] = o.beta1 * m[i] + (1 - o.beta1) * gradient;
         v[i] = o.beta2 * v[i] + (1 - o.beta2) * gradient * gradient;
-        x -= rate * (m[i] / (1 - std::pow(o.beta1, t))) / (std::sqrt(v[i] / (1 - std::pow(o.beta2, t))) + o.eps);
+        x -= rate * (m[i] / (1 - std::pow(o.beta1, t))) /
+             (std::sqrt(v[i] / (1 - std::pow(o.beta2, t))) + o.eps);
         ASSERT_NEAR(p.as<double>()[i], x, 1e-13) << param.name << " step " << t;
       }
     }
@@ -110,9 +112,9 @@ TEST(Norm, IsTheSameForEveryCut) {
 }
 
 TEST(Norm, ScaleDividesByTokensAndClips) {
-  EXPECT_DOUBLE_EQ(gradient_scale(10, 100, 1.0), 0.01);        // mean norm 0.1
-  EXPECT_DOUBLE_EQ(gradient_scale(500, 100, 1.0), 0.01 / 5);   // mean norm 5
-  EXPECT_DOUBLE_EQ(gradient_scale(500, 100, 0), 0.01);         // no clipping
+  EXPECT_DOUBLE_EQ(gradient_scale(10, 100, 1.0), 0.01);       // mean norm 0.1
+  EXPECT_DOUBLE_EQ(gradient_scale(500, 100, 1.0), 0.01 / 5);  // mean norm 5
+  EXPECT_DOUBLE_EQ(gradient_scale(500, 100, 0), 0.01);        // no clipping
 }
 
 TEST(Schedule, WarmsUpThenFollowsACosine) {

@@ -26,8 +26,8 @@ Vector linear(const Vector& x, const double* w, Size tokens, Size in, Size out) 
 }
 
 // dx += dy w, dw += dy^T x
-void linear_backward(const Vector& dy, const Vector& x, const double* w, Vector& dx, double* dw, Size tokens, Size in,
-                     Size out) {
+void linear_backward(const Vector& dy, const Vector& x, const double* w, Vector& dx, double* dw, Size tokens,
+                     Size in, Size out) {
   for (Size t = 0; t < tokens; ++t) {
     for (Size o = 0; o < out; ++o) {
       const double d = dy[t * out + o];
@@ -54,8 +54,8 @@ Vector norm(const Vector& x, const double* w, Size tokens, Size width, double ep
   return y;
 }
 
-void norm_backward(const Vector& dy, const Vector& x, const double* w, Vector& dx, double* dw, Size tokens, Size width,
-                   double eps) {
+void norm_backward(const Vector& dy, const Vector& x, const double* w, Vector& dx, double* dw, Size tokens,
+                   Size width, double eps) {
   for (Size t = 0; t < tokens; ++t) {
     const double* in = &x[t * width];
     const double* d = &dy[t * width];
@@ -76,7 +76,8 @@ void rotate(Vector& x, const ModelConfig& c, Size tokens, Size heads, Size seque
     for (Size h = 0; h < heads; ++h) {
       double* v = &x[(t * heads + h) * dim];
       for (Size i = 0; i < half; ++i) {
-        const double frequency = std::pow(c.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
+        const double frequency =
+            std::pow(c.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
         const double angle = sign * static_cast<double>(t % sequence) * frequency;
         const double a = v[i], b = v[i + half];
         v[i] = a * std::cos(angle) - b * std::sin(angle);
@@ -98,7 +99,9 @@ struct Attention {
   double* key(Vector& k, Size row, Size position, Size head) const {
     return const_cast<double*>(key(static_cast<const Vector&>(k), row, position, head));
   }
-  Size query(Size row, Size position, Size head) const { return ((row * sequence + position) * heads + head) * dim; }
+  Size query(Size row, Size position, Size head) const {
+    return ((row * sequence + position) * heads + head) * dim;
+  }
 
   Vector weights(const Vector& q, const Vector& k, Size row, Size position, Size head) const {
     Vector p(position + 1);
@@ -167,15 +170,21 @@ struct Layer {
 class Run {
  public:
   Run(const ParamTable& table, std::span<const double> parameters, Size rows, Size sequence)
-      : table_(table), c_(table.config()), p_(parameters), tokens_(rows * sequence), sequence_(sequence),
-        width_(size(c_.width)), attention_{c_, rows, sequence} {
+      : table_(table),
+        c_(table.config()),
+        p_(parameters),
+        tokens_(rows * sequence),
+        sequence_(sequence),
+        width_(size(c_.width)),
+        attention_{c_, rows, sequence} {
     g_.assign(size(table.numel()), 0.0);
   }
 
   Result operator()(std::span<const std::int64_t> tokens, std::span<const std::int64_t> targets) {
     Vector x(tokens_ * width_);
     const double* embedding = weight("model.embed_tokens.weight");
-    for (Size t = 0; t < tokens_; ++t) std::copy_n(embedding + size(tokens[t]) * width_, width_, &x[t * width_]);
+    for (Size t = 0; t < tokens_; ++t)
+      std::copy_n(embedding + size(tokens[t]) * width_, width_, &x[t * width_]);
     for (std::int64_t i = 0; i < c_.layers; ++i) x = forward(i, x);
     Result result;
     Vector dx = head(x, targets, result);
@@ -209,7 +218,8 @@ class Run {
     l.middle = linear(l.mixed, weight(name(i, "self_attn.o_proj")), tokens_, inner, width_);
     for (Size n = 0; n < x.size(); ++n) l.middle[n] += x[n];
 
-    l.normed_middle = norm(l.middle, weight(name(i, "post_attention_layernorm")), tokens_, width_, c_.norm_eps);
+    l.normed_middle =
+        norm(l.middle, weight(name(i, "post_attention_layernorm")), tokens_, width_, c_.norm_eps);
     l.gate = linear(l.normed_middle, weight(name(i, "mlp.gate_proj")), tokens_, width_, ffn);
     l.up = linear(l.normed_middle, weight(name(i, "mlp.up_proj")), tokens_, width_, ffn);
     l.hidden.resize(l.gate.size());
@@ -223,8 +233,8 @@ class Run {
     Layer& l = layers_[size(i)];
     const Size inner = size(c_.query_width()), kv = size(c_.kv_width()), ffn = size(c_.ffn);
     Vector d_hidden(l.hidden.size(), 0.0), d_gate(l.gate.size()), d_up(l.up.size());
-    linear_backward(dy, l.hidden, weight(name(i, "mlp.down_proj")), d_hidden, gradient(name(i, "mlp.down_proj")),
-                    tokens_, ffn, width_);
+    linear_backward(dy, l.hidden, weight(name(i, "mlp.down_proj")), d_hidden,
+                    gradient(name(i, "mlp.down_proj")), tokens_, ffn, width_);
     for (Size n = 0; n < d_hidden.size(); ++n) {
       const double sigmoid = 1 / (1 + std::exp(-l.gate[n]));
       d_gate[n] = d_hidden[n] * l.up[n] * sigmoid * (1 + l.gate[n] * (1 - sigmoid));
@@ -233,8 +243,8 @@ class Run {
     Vector d_normed(tokens_ * width_, 0.0), d_middle = dy;
     linear_backward(d_gate, l.normed_middle, weight(name(i, "mlp.gate_proj")), d_normed,
                     gradient(name(i, "mlp.gate_proj")), tokens_, width_, ffn);
-    linear_backward(d_up, l.normed_middle, weight(name(i, "mlp.up_proj")), d_normed, gradient(name(i, "mlp.up_proj")),
-                    tokens_, width_, ffn);
+    linear_backward(d_up, l.normed_middle, weight(name(i, "mlp.up_proj")), d_normed,
+                    gradient(name(i, "mlp.up_proj")), tokens_, width_, ffn);
     norm_backward(d_normed, l.middle, weight(name(i, "post_attention_layernorm")), d_middle,
                   gradient(name(i, "post_attention_layernorm")), tokens_, width_, c_.norm_eps);
 
@@ -246,13 +256,14 @@ class Run {
     rotate(dk, c_, tokens_, size(c_.kv_heads), sequence_, -1);
     Vector d_input(tokens_ * width_, 0.0), dx = d_middle;
     const auto projection = [&](const char* part, const Vector& d, Size out) {
-      linear_backward(d, l.normed, weight(name(i, part)), d_input, gradient(name(i, part)), tokens_, width_, out);
+      linear_backward(d, l.normed, weight(name(i, part)), d_input, gradient(name(i, part)), tokens_, width_,
+                      out);
     };
     projection("self_attn.q_proj", dq, inner);
     projection("self_attn.k_proj", dk, kv);
     projection("self_attn.v_proj", dv, kv);
-    norm_backward(d_input, l.x, weight(name(i, "input_layernorm")), dx, gradient(name(i, "input_layernorm")), tokens_,
-                  width_, c_.norm_eps);
+    norm_backward(d_input, l.x, weight(name(i, "input_layernorm")), dx, gradient(name(i, "input_layernorm")),
+                  tokens_, width_, c_.norm_eps);
     return dx;
   }
 
@@ -274,9 +285,10 @@ class Run {
       ++result.tokens;
     }
     Vector d_normed(normed.size(), 0.0), dx(normed.size(), 0.0);
-    linear_backward(d_logits, normed, weight(head_name), d_normed, gradient(head_name), tokens_, width_, vocab);
-    norm_backward(d_normed, x, weight("model.norm.weight"), dx, gradient("model.norm.weight"), tokens_, width_,
-                  c_.norm_eps);
+    linear_backward(d_logits, normed, weight(head_name), d_normed, gradient(head_name), tokens_, width_,
+                    vocab);
+    norm_backward(d_normed, x, weight("model.norm.weight"), dx, gradient("model.norm.weight"), tokens_,
+                  width_, c_.norm_eps);
     return dx;
   }
 

@@ -77,8 +77,10 @@ TEST_P(Whole, ModelEqualsReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, Whole,
-                         testing::Values(Variant{"plain", false, 4, 4, 2, 16}, Variant{"grouped", false, 4, 2, 2, 13},
-                                         Variant{"tied", true, 4, 1, 3, 8}, Variant{"one_token", false, 2, 2, 1, 1},
+                         testing::Values(Variant{"plain", false, 4, 4, 2, 16},
+                                         Variant{"grouped", false, 4, 2, 2, 13},
+                                         Variant{"tied", true, 4, 1, 3, 8},
+                                         Variant{"one_token", false, 2, 2, 1, 1},
                                          Variant{"longest", true, 8, 8, 1, 32}),
                          [](const auto& variant) { return variant.param.name; });
 
@@ -96,7 +98,9 @@ TEST(Reference, GradientsAreTheSlopesOfTheLoss) {
   const ParamTable table(config);
   std::vector<double> parameters(static_cast<std::size_t>(table.numel()));
   for (const Param& param : table.params()) {
-    const auto part = std::span(parameters).subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.numel));
+    const auto part =
+        std::span(parameters)
+            .subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.numel));
     init_param<double>(config, param, 1, 0, part);
   }
   const Data data = make_data(config, 2, 5, 3);

@@ -169,8 +169,8 @@ domain::Job decode_job(Fields& in) {
     end.exit_message = inner.text("exit_message");
   });
   in.objects("history", [&](Fields& inner) {
-    job.history.push_back({inner.time("at"), inner.word("phase", domain::parse_phase), inner.boolean("stopping"),
-                           small(inner, "attempt", 1), inner.text("message")});
+    job.history.push_back({inner.time("at"), inner.word("phase", domain::parse_phase),
+                           inner.boolean("stopping"), small(inner, "attempt", 1), inner.text("message")});
   });
   if (job.phase == domain::Phase::ended && !job.end) in.wrong("end", "is missing though the phase is ended");
   return job;
@@ -228,13 +228,19 @@ domain::AccessKey decode_access_key(Fields& in) {
 
 domain::Record decode_body(domain::RecordKind kind, Fields& in) {
   switch (kind) {
-    case domain::RecordKind::counters: return decode_counters(in);
-    case domain::RecordKind::job: return decode_job(in);
-    case domain::RecordKind::attempt: return decode_attempt(in);
-    case domain::RecordKind::request: return decode_request(in);
+    case domain::RecordKind::counters:
+      return decode_counters(in);
+    case domain::RecordKind::job:
+      return decode_job(in);
+    case domain::RecordKind::attempt:
+      return decode_attempt(in);
+    case domain::RecordKind::request:
+      return decode_request(in);
     case domain::RecordKind::outbox:
-      return domain::Outbox{.sequence = in.count("sequence"), .kind = in.text("kind"), .body = in.text("body")};
-    case domain::RecordKind::access_key: return decode_access_key(in);
+      return domain::Outbox{
+          .sequence = in.count("sequence"), .kind = in.text("kind"), .body = in.text("body")};
+    case domain::RecordKind::access_key:
+      return decode_access_key(in);
   }
   in.wrong("kind", "is unknown: " + std::to_string(static_cast<int>(kind)));
   return domain::Counters{};
@@ -249,9 +255,9 @@ std::string encode_record(const domain::Record& record) {
 Result<domain::Record> decode_record(domain::RecordKind kind, int version, std::string_view body) {
   const auto what = "record of kind " + std::to_string(static_cast<int>(kind));
   if (version != kRecordVersion) {
-    return fail(ErrorCode::unsupported,
-                what + " has version " + std::to_string(version) + ", this program reads " +
-                    std::to_string(kRecordVersion) + ": use the newer muster that wrote it");
+    return fail(ErrorCode::unsupported, what + " has version " + std::to_string(version) +
+                                            ", this program reads " + std::to_string(kRecordVersion) +
+                                            ": use the newer muster that wrote it");
   }
   auto object = json::parse_object(body);
   if (!object) return fail(ErrorCode::corrupt, what + ": " + object.error().message);

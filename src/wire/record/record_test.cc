@@ -26,7 +26,8 @@ Job full_job() {
   job.attempt = {12};
   job.attempts = 2;
   job.ran = Millis{77};
-  job.history = {{{1'000}, Phase::queued, false, 1, "Waiting for 2 nodes"}, {{9'000}, Phase::ended, true, 2, "Failed"}};
+  job.history = {{{1'000}, Phase::queued, false, 1, "Waiting for 2 nodes"},
+                 {{9'000}, Phase::ended, true, 2, "Failed"}};
   return job;
 }
 
@@ -49,8 +50,12 @@ std::vector<Record> samples() {
   Workload workload;
   workload.job_name = "tokenise";
   workload.environment = {{"A", "b=\"c\""}};
-  return {Counters{8, 13, 2, {9'000}}, full_job(), plain_job(),
-          attempt, JobRequest{{7}, R"({"a":1})", workload}, Outbox{1, "forget-logs", "{}"},
+  return {Counters{8, 13, 2, {9'000}},
+          full_job(),
+          plain_job(),
+          attempt,
+          JobRequest{{7}, R"({"a":1})", workload},
+          Outbox{1, "forget-logs", "{}"},
           AccessKey{"AKIA1", std::string("\0\xff\x80", 3), "root", {5}}};
 }
 

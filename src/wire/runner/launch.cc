@@ -139,9 +139,7 @@ void read_node_launch(Fields& in, domain::NodeLaunch& launch) {
 
 }  // namespace
 
-std::string encode(const domain::Workload& workload) {
-  return json::dump(to_json(workload));
-}
+std::string encode(const domain::Workload& workload) { return json::dump(to_json(workload)); }
 
 Result<domain::Workload> decode_workload(std::string_view text) {
   MUSTER_TRY(const auto object, json::parse_object(text));

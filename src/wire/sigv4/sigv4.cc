@@ -270,9 +270,7 @@ Result<void> verify(const Claim& claim, std::string_view secret_key, const Reque
   return {};
 }
 
-std::string payload_hash_of(std::string_view body) {
-  return crypto::hex(crypto::sha256(body));
-}
+std::string payload_hash_of(std::string_view body) { return crypto::hex(crypto::sha256(body)); }
 
 std::string canonical_request(const RequestView& request, const Scope& scope,
                               const std::vector<std::string>& signed_headers, Scheme scheme,

@@ -57,12 +57,17 @@ Result<std::size_t> BodySource::read(std::span<char> buffer) {
     switch (error.code) {
       case ErrorCode::timeout:
         return tl::unexpected(refuse_with("RequestTimeout", 400,
-                                          {error.code, "Your socket connection to the server was not read from or "
-                                                       "written to within the timeout period."}));
-      case ErrorCode::resource_exhausted: return tl::unexpected(refuse_with("EntityTooLarge", 400, error));
-      case ErrorCode::unauthenticated: return tl::unexpected(refuse_with("SignatureDoesNotMatch", 403, error));
-      case ErrorCode::invalid_argument: return tl::unexpected(refuse_with("InvalidRequest", 400, error));
-      default: return tl::unexpected(refuse_with("IncompleteBody", 400, error));
+                                          {error.code,
+                                           "Your socket connection to the server was not read from or "
+                                           "written to within the timeout period."}));
+      case ErrorCode::resource_exhausted:
+        return tl::unexpected(refuse_with("EntityTooLarge", 400, error));
+      case ErrorCode::unauthenticated:
+        return tl::unexpected(refuse_with("SignatureDoesNotMatch", 403, error));
+      case ErrorCode::invalid_argument:
+        return tl::unexpected(refuse_with("InvalidRequest", 400, error));
+      default:
+        return tl::unexpected(refuse_with("IncompleteBody", 400, error));
     }
   }
   if (!hasher_) return count;
@@ -73,8 +78,8 @@ Result<std::size_t> BodySource::read(std::span<char> buffer) {
   const auto hash = crypto::hex(hasher_->finish());
   hasher_.reset();
   if (hash == signed_hash_) return count;
-  return tl::unexpected(refuse_with("XAmzContentSHA256Mismatch", 400,
-                                    {ErrorCode::invalid_argument, std::string(kMismatch)}));
+  return tl::unexpected(
+      refuse_with("XAmzContentSHA256Mismatch", 400, {ErrorCode::invalid_argument, std::string(kMismatch)}));
 }
 
 Result<std::size_t> BodySource::read_decoded(std::span<char> buffer) {
@@ -85,8 +90,9 @@ Result<std::size_t> BodySource::read_decoded(std::span<char> buffer) {
     MUSTER_TRY(const auto count, reader_.read(raw));
     if (count == 0) {
       if (decoder_->finished()) return std::size_t{0};
-      return fail(ErrorCode::unavailable, "You did not provide the number of bytes specified by the Content-Length "
-                                          "HTTP header: the last chunk is missing");
+      return fail(ErrorCode::unavailable,
+                  "You did not provide the number of bytes specified by the Content-Length "
+                  "HTTP header: the last chunk is missing");
     }
     MUSTER_CHECK(decoder_->feed({raw, count}, decoded_));
   }
@@ -107,16 +113,18 @@ Result<std::vector<ports::ExpectedDigest>> BodySource::trailing_digests() {
     const auto kind = parse_checksum_kind(name.substr(kPrefix.size()));
     const auto raw = crypto::base64_decode(trim(value));
     if (!kind || !raw) {
-      return tl::unexpected(refuse_with("InvalidRequest", 400,
-                                        {ErrorCode::invalid_argument, "Value for " + name + " trailing header is invalid."}));
+      return tl::unexpected(
+          refuse_with("InvalidRequest", 400,
+                      {ErrorCode::invalid_argument, "Value for " + name + " trailing header is invalid."}));
     }
     out.push_back({*kind, *raw});
   }
   if (!announced_came) {
     return tl::unexpected(refuse_with("MalformedTrailerError", 400,
-                                      {ErrorCode::invalid_argument, "The request contained trailing data that was not "
-                                                                    "well-formed: " +
-                                                                        trailer_ + " was announced and did not come"}));
+                                      {ErrorCode::invalid_argument,
+                                       "The request contained trailing data that was not "
+                                       "well-formed: " +
+                                           trailer_ + " was announced and did not come"}));
   }
   return out;
 }

@@ -14,11 +14,12 @@
 
 namespace muster::api::s3 {
 
-// The announced length of the content: Content-Length, or x-amz-decoded-content-length of an aws-chunked body.
-// MissingContentLength.
+// The announced length of the content: Content-Length, or x-amz-decoded-content-length of an aws-chunked
+// body. MissingContentLength.
 ApiResult<std::uint64_t> content_length(const Context& context);
 
-// Pulls the body of a request for the store. After a write failed with source_failed, refusal() is the answer.
+// Pulls the body of a request for the store. After a write failed with source_failed, refusal() is the
+// answer.
 class BodySource final : public ports::ByteSource {
  public:
   explicit BodySource(const Context& context);
@@ -31,17 +32,18 @@ class BodySource final : public ports::ByteSource {
   Error refuse_with(std::string code, int status, Error error);
 
   net::BodyReader& reader_;
-  std::string trailer_;                    // announced: must come
-  std::string signed_hash_;                // "" when not checked
+  std::string trailer_;      // announced: must come
+  std::string signed_hash_;  // "" when not checked
   std::optional<crypto::Hasher> hasher_;
   std::unique_ptr<wire::sigv4::AwsChunkedDecoder> decoder_;
-  std::string decoded_;                    // decoded and not yet given
+  std::string decoded_;  // decoded and not yet given
   std::size_t given_ = 0;
   std::optional<ApiError> refusal_;
 };
 
-// The whole body of a request that does not stream, decoded and checked. XAmzContentSHA256Mismatch, BadDigest.
-// checksums: whether x-amz-checksum-* are of this body (in CompleteMultipartUpload they are the object's).
+// The whole body of a request that does not stream, decoded and checked. XAmzContentSHA256Mismatch,
+// BadDigest. checksums: whether x-amz-checksum-* are of this body (in CompleteMultipartUpload they are the
+// object's).
 ApiResult<std::string> small_body(const Context& context, bool checksums = true);
 
 }  // namespace muster::api::s3

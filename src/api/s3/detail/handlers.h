@@ -24,7 +24,8 @@ class Handlers {
   Answer create_bucket(const Context& context) const;
   Answer head_bucket(const Context& context) const;
   Answer delete_bucket(const Context& context) const;
-  Answer bucket_property(const Context& context) const;  // ?location, ?versioning, ?acl, ... as AWS answers unset
+  Answer bucket_property(
+      const Context& context) const;  // ?location, ?versioning, ?acl, ... as AWS answers unset
 
   // listing.cc
   Answer list_objects_v1(const Context& context) const;

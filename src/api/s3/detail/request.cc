@@ -31,11 +31,16 @@ std::string without_aws_chunked(std::string_view encoding) {
 
 std::size_t digest_bytes(crypto::Digest kind) {
   switch (kind) {
-    case crypto::Digest::md5: return 16;
-    case crypto::Digest::sha1: return 20;
-    case crypto::Digest::sha256: return 32;
-    case crypto::Digest::crc64nvme: return 8;
-    default: return 4;
+    case crypto::Digest::md5:
+      return 16;
+    case crypto::Digest::sha1:
+      return 20;
+    case crypto::Digest::sha256:
+      return 32;
+    case crypto::Digest::crc64nvme:
+      return 8;
+    default:
+      return 4;
   }
 }
 
@@ -56,8 +61,8 @@ ApiResult<Query> Query::parse(std::string_view raw) {
     auto name = decode_query(part.substr(0, equals));
     auto value = decode_query(equals == std::string_view::npos ? "" : part.substr(equals + 1));
     if (!name || !value || !is_utf8(*name) || !is_utf8(*value)) {
-      return refuse("InvalidURI", "Couldn't parse the specified URI: broken escape in the query at " +
-                                      to_utf8_lossy(part));
+      return refuse("InvalidURI",
+                    "Couldn't parse the specified URI: broken escape in the query at " + to_utf8_lossy(part));
     }
     query.all_.emplace_back(std::move(*name), std::move(*value));
   }
@@ -124,7 +129,9 @@ ApiResult<std::optional<ByteRange>> parse_range(std::string_view header, std::ui
   const auto first = parse_int(from);
   const auto last = parse_int(to);
   if ((!from.empty() && (!first || *first < 0)) || (!to.empty() && (!last || *last < 0))) return std::nullopt;
-  const auto unsatisfiable = [] { return refuse("InvalidRange", "The requested range is not satisfiable", 416); };
+  const auto unsatisfiable = [] {
+    return refuse("InvalidRange", "The requested range is not satisfiable", 416);
+  };
   if (from.empty()) {
     if (to.empty()) return std::nullopt;
     const auto length = std::min(static_cast<std::uint64_t>(*last), size);
@@ -157,7 +164,8 @@ ApiResult<ports::Attributes> attributes_of(const net::Headers& headers) {
     const auto lower = to_lower(name);
     if (lower.rfind("x-amz-meta-", 0) != 0) continue;
     bytes += lower.size() - std::string_view("x-amz-meta-").size() + value.size();
-    const auto at = std::find_if(out.begin(), out.end(), [&](const auto& pair) { return pair.first == lower; });
+    const auto at =
+        std::find_if(out.begin(), out.end(), [&](const auto& pair) { return pair.first == lower; });
     if (at == out.end()) {
       out.emplace_back(lower, value);
     } else {
@@ -165,8 +173,8 @@ ApiResult<ports::Attributes> attributes_of(const net::Headers& headers) {
     }
   }
   if (bytes > kMetadataBytesMax) {
-    return refuse("MetadataTooLarge", "Your metadata headers have " + std::to_string(bytes) +
-                                          " bytes, at most 2048 are allowed");
+    return refuse("MetadataTooLarge",
+                  "Your metadata headers have " + std::to_string(bytes) + " bytes, at most 2048 are allowed");
   }
   return out;
 }
@@ -175,7 +183,9 @@ std::string checksum_header(crypto::Digest kind) {
   return "x-amz-checksum-" + to_lower(crypto::to_string(kind));
 }
 
-std::string checksum_element(crypto::Digest kind) { return "Checksum" + std::string(crypto::to_string(kind)); }
+std::string checksum_element(crypto::Digest kind) {
+  return "Checksum" + std::string(crypto::to_string(kind));
+}
 
 std::optional<crypto::Digest> parse_checksum_kind(std::string_view name) {
   const auto kind = crypto::parse_digest(name);
@@ -196,8 +206,9 @@ ApiResult<Digests> digests_of(const net::Headers& headers) {
     const bool trailing = trailer == name;
     if (!headers.has(name) && !trailing) continue;
     if (out.keep) {
-      return refuse("InvalidRequest", "Expecting a single x-amz-checksum- header. Multiple checksum Types are not "
-                                      "allowed.");
+      return refuse("InvalidRequest",
+                    "Expecting a single x-amz-checksum- header. Multiple checksum Types are not "
+                    "allowed.");
     }
     out.keep = kind;
     if (trailing) continue;
@@ -207,8 +218,9 @@ ApiResult<Digests> digests_of(const net::Headers& headers) {
   }
   const auto algorithm = headers.get("x-amz-sdk-checksum-algorithm");
   if (!algorithm.empty() && !out.keep) {
-    return refuse("InvalidRequest", "x-amz-sdk-checksum-algorithm specified, but no corresponding x-amz-checksum-* or "
-                                    "x-amz-trailer headers were found.");
+    return refuse("InvalidRequest",
+                  "x-amz-sdk-checksum-algorithm specified, but no corresponding x-amz-checksum-* or "
+                  "x-amz-trailer headers were found.");
   }
   return out;
 }
@@ -231,19 +243,22 @@ ApiResult<void> refuse_unsupported(const Context& context) {
     const bool locked = lower.rfind("x-amz-object-lock-", 0) == 0;
     const bool customer_key = lower.find("server-side-encryption-customer-") != std::string::npos;
     if (locked || customer_key || (lower == "x-amz-tagging" && !value.empty())) {
-      return refuse("NotImplemented", "A header you provided implies functionality that is not implemented: " + name +
-                                          ". Objects here have no tags, locks or customer keys",
+      return refuse("NotImplemented",
+                    "A header you provided implies functionality that is not implemented: " + name +
+                        ". Objects here have no tags, locks or customer keys",
                     501);
     }
     if (lower == "x-amz-acl" && value != "private" && value != "bucket-owner-full-control") {
-      return refuse("AccessControlListNotSupported", "The bucket does not allow ACLs: x-amz-acl may be private or "
-                                                     "bucket-owner-full-control, not " +
-                                                         value);
+      return refuse("AccessControlListNotSupported",
+                    "The bucket does not allow ACLs: x-amz-acl may be private or "
+                    "bucket-owner-full-control, not " +
+                        value);
     }
   }
   const auto version = context.query.maybe("versionId");
   if (version && *version != "null") {
-    return refuse("NoSuchVersion", "The specified version does not exist: buckets here keep no versions", 404);
+    return refuse("NoSuchVersion", "The specified version does not exist: buckets here keep no versions",
+                  404);
   }
   return {};
 }

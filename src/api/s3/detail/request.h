@@ -49,7 +49,8 @@ struct Context {
   std::string_view header(std::string_view name) const { return head.headers.get(name); }
 };
 
-// The byte range that `Range` asks for, of an object of `size` bytes. nullopt: no (usable) range. InvalidRange.
+// The byte range that `Range` asks for, of an object of `size` bytes. nullopt: no (usable) range.
+// InvalidRange.
 struct ByteRange {
   std::uint64_t first = 0;
   std::uint64_t length = 0;

@@ -22,7 +22,9 @@ std::string printable(std::string_view value) {
 
 struct StringWriter final : pugi::xml_writer {
   std::string out;
-  void write(const void* data, std::size_t size) override { out.append(static_cast<const char*>(data), size); }
+  void write(const void* data, std::size_t size) override {
+    out.append(static_cast<const char*>(data), size);
+  }
 };
 
 }  // namespace

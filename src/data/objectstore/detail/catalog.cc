@@ -40,7 +40,8 @@ std::string_view rolled_up(std::string_view key, const ports::ListQuery& query) 
 std::string first_wanted(const ports::ListQuery& query) {
   std::string lower = query.prefix;
   if (query.after.empty()) return lower;
-  if (query.after.compare(0, query.prefix.size(), query.prefix) == 0 && rolled_up(query.after, query) == query.after) {
+  if (query.after.compare(0, query.prefix.size(), query.prefix) == 0 &&
+      rolled_up(query.after, query) == query.after) {
     return end_of(query.after);  // a common prefix was seen: so were all keys below it
   }
   return std::max(lower, query.after + '\0');
@@ -58,8 +59,9 @@ Result<Catalog> Catalog::open_writer(const std::string& path, bool sync) {
     format = version.integer(0);
   }
   if (format > kFormat) {
-    return fail(ErrorCode::unsupported, path + " has format " + std::to_string(format) + ", this program knows " +
-                                            std::to_string(kFormat) + ": start a newer musterd on it");
+    return fail(ErrorCode::unsupported, path + " has format " + std::to_string(format) +
+                                            ", this program knows " + std::to_string(kFormat) +
+                                            ": start a newer musterd on it");
   }
   if (format == 0) {
     MUSTER_TRY(auto transaction, catalog.begin());
@@ -115,7 +117,8 @@ Result<bool> Catalog::bucket_empty(std::int64_t bucket) {
 }
 
 Result<std::optional<ObjectRow>> Catalog::object(std::int64_t bucket, std::string_view key) {
-  MUSTER_TRY(auto row, use("SELECT size, modified, etag, blob, extra FROM object WHERE bucket = ? AND key = ?"));
+  MUSTER_TRY(auto row,
+             use("SELECT size, modified, etag, blob, extra FROM object WHERE bucket = ? AND key = ?"));
   row->bind(1, bucket).bind_blob(2, key);
   MUSTER_TRY(const bool found, row->step());
   if (!found) return std::nullopt;
@@ -172,7 +175,8 @@ Result<ports::ListPage> Catalog::list(std::int64_t bucket, const ports::ListQuer
   }
 }
 
-Result<std::optional<UploadRow>> Catalog::upload(std::int64_t bucket, std::string_view key, std::string_view id) {
+Result<std::optional<UploadRow>> Catalog::upload(std::int64_t bucket, std::string_view key,
+                                                 std::string_view id) {
   MUSTER_TRY(auto row, use("SELECT created, extra FROM upload WHERE id = ? AND bucket = ? AND key = ?"));
   row->bind(1, id).bind(2, bucket).bind_blob(3, key);
   MUSTER_TRY(const bool found, row->step());
@@ -186,8 +190,9 @@ Result<std::optional<UploadRow>> Catalog::upload(std::int64_t bucket, std::strin
 
 Result<std::vector<UploadRow>> Catalog::uploads(std::int64_t bucket, const ports::UploadQuery& query,
                                                 std::size_t max) {
-  MUSTER_TRY(auto row, use("SELECT id, key, created, extra FROM upload WHERE bucket = ? AND key >= ? AND key < ? "
-                           "AND (key > ? OR (key = ? AND id > ?)) ORDER BY key, id LIMIT ?"));
+  MUSTER_TRY(auto row,
+             use("SELECT id, key, created, extra FROM upload WHERE bucket = ? AND key >= ? AND key < ? "
+                 "AND (key > ? OR (key = ? AND id > ?)) ORDER BY key, id LIMIT ?"));
   // Without an upload to go on from, the whole key has been seen.
   const std::string after_upload = query.after_upload.empty() ? "~" : query.after_upload;
   row->bind(1, bucket).bind_blob(2, query.prefix).bind_blob(3, end_of(query.prefix));
@@ -288,7 +293,8 @@ Result<void> Catalog::insert_simple_blob(std::int64_t id, std::uint64_t size) {
   return row->run();
 }
 
-Result<void> Catalog::insert_composite_blob(std::int64_t id, std::uint64_t size, const std::vector<Piece>& pieces) {
+Result<void> Catalog::insert_composite_blob(std::int64_t id, std::uint64_t size,
+                                            const std::vector<Piece>& pieces) {
   MUSTER_TRY(auto row, use("INSERT INTO blob(id, users, size, pieces) VALUES(?, 1, ?, ?)"));
   row->bind(1, id).bind(2, static_cast<std::int64_t>(size)).bind_blob(3, pack_pieces(pieces));
   return row->run();
@@ -346,8 +352,9 @@ Result<void> Catalog::insert_upload(std::int64_t bucket, const UploadRow& upload
 
 Result<void> Catalog::put_part(std::string_view upload, const PartRow& part) {
   MUSTER_CHECK(remove_part_user(upload, part.number));
-  MUSTER_TRY(auto row, use("INSERT OR REPLACE INTO part(upload, number, size, modified, etag, checksum, blob) "
-                           "VALUES(?, ?, ?, ?, ?, ?, ?)"));
+  MUSTER_TRY(auto row,
+             use("INSERT OR REPLACE INTO part(upload, number, size, modified, etag, checksum, blob) "
+                 "VALUES(?, ?, ?, ?, ?, ?, ?)"));
   row->bind(1, upload).bind(2, std::int64_t{part.number}).bind(3, static_cast<std::int64_t>(part.size));
   row->bind(4, part.modified.unix_ms).bind(5, part.etag).bind_blob(6, part.checksum).bind(7, part.blob);
   return row->run();

@@ -1,8 +1,8 @@
-// The metadata database on one connection: rows in and out, no rules. A Catalog belongs to one thread at a time;
-// the store has one for writing (the writer's) and a pool for reading.
+// The metadata database on one connection: rows in and out, no rules. A Catalog belongs to one thread at a
+// time; the store has one for writing (the writer's) and a pool for reading.
 //
-// A blob is a run of bytes with a count of its users. A simple blob has one content file named by its number; a
-// composite one is a list of simple blobs, each of which it uses. A blob without users is dead: the reaper
+// A blob is a run of bytes with a count of its users. A simple blob has one content file named by its number;
+// a composite one is a list of simple blobs, each of which it uses. A blob without users is dead: the reaper
 // removes its content and then its row, so that no crash leaves a file that nobody knows.
 #pragma once
 
@@ -63,7 +63,8 @@ class Catalog {
 
   Result<sqlite::Transaction> begin() { return sqlite::Transaction::begin(database_); }
 
-  // Moves the write-ahead log into the database and cuts it off, as far as readers allow: room on a full disk.
+  // Moves the write-ahead log into the database and cuts it off, as far as readers allow: room on a full
+  // disk.
   void shrink_log() { static_cast<void>(database_.execute("PRAGMA wal_checkpoint(TRUNCATE)")); }
 
   // ---- reads ----
@@ -75,7 +76,8 @@ class Catalog {
   Result<std::vector<Piece>> pieces(std::int64_t blob);
   Result<ports::ListPage> list(std::int64_t bucket, const ports::ListQuery& query);
   Result<std::optional<UploadRow>> upload(std::int64_t bucket, std::string_view key, std::string_view id);
-  Result<std::vector<UploadRow>> uploads(std::int64_t bucket, const ports::UploadQuery& query, std::size_t max);
+  Result<std::vector<UploadRow>> uploads(std::int64_t bucket, const ports::UploadQuery& query,
+                                         std::size_t max);
   Result<std::vector<PartRow>> parts(std::string_view upload, std::uint32_t after, std::size_t max);
   Result<std::optional<PartRow>> part(std::string_view upload, std::uint32_t number);
   Result<std::int64_t> largest_blob();

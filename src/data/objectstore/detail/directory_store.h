@@ -1,5 +1,5 @@
-// ports::ObjectStore on a directory: the rules of objects, buckets and uploads over Catalog (rows), ContentFolder
-// (bytes), Writer (commits) and Reaper (removal).
+// ports::ObjectStore on a directory: the rules of objects, buckets and uploads over Catalog (rows),
+// ContentFolder (bytes), Writer (commits) and Reaper (removal).
 #pragma once
 
 #include <atomic>
@@ -54,8 +54,9 @@ class DirectoryStore final : public ports::ObjectStore {
   ports::ObjectResult<ports::Bucket> bucket(std::string_view name) override;
   ports::ObjectResult<std::vector<ports::Bucket>> buckets() override;
 
-  ports::ObjectResult<ports::Written> put(std::string_view bucket, std::string_view key, ports::ByteSource& source,
-                                          const ports::PutOptions& options, Time now) override;
+  ports::ObjectResult<ports::Written> put(std::string_view bucket, std::string_view key,
+                                          ports::ByteSource& source, const ports::PutOptions& options,
+                                          Time now) override;
   ports::ObjectResult<ports::ObjectInfo> head(std::string_view bucket, std::string_view key) override;
   ports::ObjectResult<std::unique_ptr<ports::OpenObject>> get(std::string_view bucket,
                                                               std::string_view key) override;
@@ -68,16 +69,19 @@ class DirectoryStore final : public ports::ObjectStore {
                                            const ports::CopyOptions& options, Time now) override;
 
   ports::ObjectResult<ports::UploadInfo> create_upload(std::string_view bucket, std::string_view key,
-                                                       const ports::UploadOptions& options, Time now) override;
+                                                       const ports::UploadOptions& options,
+                                                       Time now) override;
   ports::ObjectResult<ports::UploadInfo> upload(std::string_view bucket, std::string_view key,
                                                 std::string_view id) override;
-  ports::ObjectResult<ports::Written> put_part(std::string_view bucket, std::string_view key, std::string_view id,
-                                               std::uint32_t number, ports::ByteSource& source,
-                                               const ports::PutOptions& options, Time now) override;
+  ports::ObjectResult<ports::Written> put_part(std::string_view bucket, std::string_view key,
+                                               std::string_view id, std::uint32_t number,
+                                               ports::ByteSource& source, const ports::PutOptions& options,
+                                               Time now) override;
   ports::ObjectResult<ports::Written> complete_upload(std::string_view bucket, std::string_view key,
                                                       std::string_view id,
                                                       std::span<const ports::CompletedPart> parts,
-                                                      const ports::CompleteOptions& options, Time now) override;
+                                                      const ports::CompleteOptions& options,
+                                                      Time now) override;
   ports::ObjectResult<void> abort_upload(std::string_view bucket, std::string_view key,
                                          std::string_view id) override;
   ports::ObjectResult<ports::PartPage> list_parts(std::string_view bucket, std::string_view key,
@@ -109,7 +113,8 @@ class DirectoryStore final : public ports::ObjectStore {
 // no_such_bucket.
 ports::ObjectResult<BucketRow> find_bucket(Catalog& catalog, std::string_view name);
 ports::ObjectResult<void> check_key(std::string_view key);
-ports::ObjectResult<void> check_condition(const ports::Condition& condition, const std::optional<ObjectRow>& now);
+ports::ObjectResult<void> check_condition(const ports::Condition& condition,
+                                          const std::optional<ObjectRow>& now);
 ports::ObjectInfo info_of(ObjectRow row);
 
 }  // namespace muster::objectstore

@@ -175,8 +175,9 @@ ObjectResult<void> check_digests(const Digests& digests, const std::vector<ports
     const auto name = std::string(crypto::to_string(one.kind));
     if (raw == nullptr) return refuse(ObjectFault::bad_digest, "a " + name + " came that was not announced");
     if (*raw != one.raw) {
-      return refuse(ObjectFault::bad_digest, "the " + name + " you specified did not match what we received (" +
-                                                 crypto::base64(*raw) + ")");
+      return refuse(
+          ObjectFault::bad_digest,
+          "the " + name + " you specified did not match what we received (" + crypto::base64(*raw) + ")");
     }
   }
   return {};
@@ -252,18 +253,18 @@ ObjectResult<TakenIn> take_in(ports::ByteSource& source, const ports::PutOptions
     }
     taken.size += count;
     if (taken.size > options.size.value_or(ObjectLimits::put_bytes_max)) {
-      return options.size ? refuse(ObjectFault::incomplete_body, "the body is longer than the " +
-                                                                     std::to_string(*options.size) +
-                                                                     " bytes announced")
-                          : refuse(ObjectFault::entity_too_large, "the body is longer than 5 GiB");
+      return options.size
+                 ? refuse(ObjectFault::incomplete_body,
+                          "the body is longer than the " + std::to_string(*options.size) + " bytes announced")
+                 : refuse(ObjectFault::entity_too_large, "the body is longer than 5 GiB");
     }
     MUSTER_CHECK(taken.content->write({lease.current.get(), count}));
     lease.hash(digests, count);
   }
   lease.end_hashing();
   if (options.size && taken.size != *options.size) {
-    return refuse(ObjectFault::incomplete_body, "the body ended after " + std::to_string(taken.size) + " of " +
-                                                    std::to_string(*options.size) + " bytes");
+    return refuse(ObjectFault::incomplete_body, "the body ended after " + std::to_string(taken.size) +
+                                                    " of " + std::to_string(*options.size) + " bytes");
   }
   digests.finish();
   MUSTER_CHECK(check_digests(digests, options.expected));

@@ -76,7 +76,8 @@ void Writer::commit(const std::vector<Job*>& batch) {
   }
   if (error.fault != ObjectFault::storage_full) return;
   std::vector<Job*> freeing;
-  std::copy_if(batch.begin(), batch.end(), std::back_inserter(freeing), [](const Job* job) { return job->frees; });
+  std::copy_if(batch.begin(), batch.end(), std::back_inserter(freeing),
+               [](const Job* job) { return job->frees; });
   if (freeing.empty()) return;
   ballast_.release();
   catalog_.shrink_log();

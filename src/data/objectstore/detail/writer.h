@@ -1,5 +1,5 @@
-// The one thread that writes the metadata database. Callers hand it work and wait; whatever waits when a commit
-// ends goes into the next one together, so that many small writes share one fsync.
+// The one thread that writes the metadata database. Callers hand it work and wait; whatever waits when a
+// commit ends goes into the next one together, so that many small writes share one fsync.
 #pragma once
 
 #include <condition_variable>
@@ -18,17 +18,19 @@ namespace muster::objectstore {
 
 class Writer {
  public:
-  // Looks before it writes: when it answers a fault other than `other`, it has written nothing. An `other` fault
-  // (the database failed) undoes the whole batch, and all of it is answered with that error.
+  // Looks before it writes: when it answers a fault other than `other`, it has written nothing. An `other`
+  // fault (the database failed) undoes the whole batch, and all of it is answered with that error.
   using Work = std::function<ports::ObjectResult<void>(Catalog&)>;
 
   // before_commit runs ahead of every commit: what rows name must be durable first.
   Writer(Catalog catalog, Ballast ballast, std::function<Result<void>()> before_commit);
   ~Writer();  // finishes what waits
 
-  // Durable on success. `uncertain` (may be null) is set when the commit itself failed, so that a restart might
-  // still find it.
-  ports::ObjectResult<void> run(const Work& work, bool* uncertain = nullptr) { return run(work, uncertain, false); }
+  // Durable on success. `uncertain` (may be null) is set when the commit itself failed, so that a restart
+  // might still find it.
+  ports::ObjectResult<void> run(const Work& work, bool* uncertain = nullptr) {
+    return run(work, uncertain, false);
+  }
   // The same for work that makes room: on a full disk it gets the ballast.
   ports::ObjectResult<void> run_freeing(const Work& work) { return run(work, nullptr, true); }
 

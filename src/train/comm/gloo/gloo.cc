@@ -50,7 +50,8 @@ class GlooTransport final : public Transport {
   Result<void> exchange(std::span<const Send> sends, std::span<const Receive> receives,
                         const Operation& operation) override {
     if (failed_) return tl::unexpected(*failed_);
-    // The tag is the operation's number: ranks that have lost step wait for each other instead of mixing data.
+    // The tag is the operation's number: ranks that have lost step wait for each other instead of mixing
+    // data.
     const int tag = static_cast<int>(operation.sequence & 0x3fffffff);
     std::vector<Pending> pending;
     std::string peer;  // of the message being posted: a connection may be known to be closed by then
@@ -58,7 +59,8 @@ class GlooTransport final : public Transport {
       for (const Receive& receive : receives) {
         peer = "receive from rank " + std::to_string(receive.from) + ": ";
         std::vector<at::Tensor> tensor = {tensor_of(receive.data.data(), receive.data.size())};
-        pending.push_back({group_->recv(tensor, receive.from, tag), receive.from, "receive from", receive.data.size()});
+        pending.push_back(
+            {group_->recv(tensor, receive.from, tag), receive.from, "receive from", receive.data.size()});
       }
       for (const Send& send : sends) {
         peer = "send to rank " + std::to_string(send.to) + ": ";
@@ -163,7 +165,8 @@ Result<UniqueFd> listen_for_store(const std::string& host, std::uint16_t port) {
 Result<std::unique_ptr<StoreServer>> start_store(const std::string& host, UniqueFd listener) {
   sockaddr_in address{};
   socklen_t length = sizeof address;
-  if (getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return fail_errno("getsockname");
+  if (getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0)
+    return fail_errno("getsockname");
   c10d::TCPStoreOptions options;
   options.port = ntohs(address.sin_port);
   options.isServer = true;
@@ -198,9 +201,10 @@ Result<std::unique_ptr<Transport>> gloo_transport(const GlooOptions& options) {
     group->setTimeout(options.timeout);
     return std::make_unique<GlooTransport>(std::move(group), options.timeout);
   } catch (const std::exception& error) {
-    return fail(ErrorCode::unavailable, "rank " + std::to_string(options.rank) + " of " + std::to_string(options.size) +
-                                            " could not join the others through the store at " + where + " within " +
-                                            format_duration(options.connect_timeout) + ": " + first_line(error));
+    return fail(ErrorCode::unavailable,
+                "rank " + std::to_string(options.rank) + " of " + std::to_string(options.size) +
+                    " could not join the others through the store at " + where + " within " +
+                    format_duration(options.connect_timeout) + ": " + first_line(error));
   }
 }
 

@@ -1,7 +1,7 @@
 // The gloo backend of comm, and the store by which its ranks find each other; both are c10d's.
 //
-// The store is hosted by node 0's agent (StoreServer), so that it outlives any rank. A peer that dies shows as
-// an error within milliseconds; one that hangs, by the time-out. No libtorch type shows here.
+// The store is hosted by node 0's agent (StoreServer), so that it outlives any rank. A peer that dies shows
+// as an error within milliseconds; one that hangs, by the time-out. No libtorch type shows here.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ Result<std::unique_ptr<StoreServer>> start_store(const std::string& host, Unique
 struct GlooOptions {
   std::string store_host;
   std::uint16_t store_port = 0;
-  std::string prefix;      // of the keys: job and epoch
-  std::string address;     // host name or address at which peers reach this rank
+  std::string prefix;   // of the keys: job and epoch
+  std::string address;  // host name or address at which peers reach this rank
   int rank = 0;
   int size = 1;
   Millis connect_timeout{300'000};  // until all ranks are there

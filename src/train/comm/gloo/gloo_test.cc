@@ -24,14 +24,15 @@ int environment_int(const char* name) {
 }
 
 Result<std::unique_ptr<Comm>> join(const std::string& prefix, Millis connect_timeout = Millis(60'000)) {
-  MUSTER_TRY(auto transport, gloo_transport({.store_host = "127.0.0.1",
-                                             .store_port = static_cast<std::uint16_t>(environment_int("COMM_PORT")),
-                                             .prefix = prefix,
-                                             .address = "127.0.0.1",
-                                             .rank = environment_int("COMM_RANK"),
-                                             .size = environment_int("COMM_SIZE"),
-                                             .connect_timeout = connect_timeout,
-                                             .timeout = kWait}));
+  MUSTER_TRY(auto transport,
+             gloo_transport({.store_host = "127.0.0.1",
+                             .store_port = static_cast<std::uint16_t>(environment_int("COMM_PORT")),
+                             .prefix = prefix,
+                             .address = "127.0.0.1",
+                             .rank = environment_int("COMM_RANK"),
+                             .size = environment_int("COMM_SIZE"),
+                             .connect_timeout = connect_timeout,
+                             .timeout = kWait}));
   return std::make_unique<Comm>("test", std::move(transport));
 }
 
@@ -80,10 +81,11 @@ Peers start_peers(const std::string& body, int size, int started) {
   EXPECT_TRUE(store) << store.error().message;
   peers.store = *std::move(store);
   for (int rank = 0; rank < started; ++rank) {
-    auto child = spawn({*own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_GlooPeer." + body},
-                       {{"COMM_RANK", std::to_string(rank)},
-                        {"COMM_SIZE", std::to_string(size)},
-                        {"COMM_PORT", std::to_string(peers.store->port())}});
+    auto child =
+        spawn({*own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_GlooPeer." + body},
+              {{"COMM_RANK", std::to_string(rank)},
+               {"COMM_SIZE", std::to_string(size)},
+               {"COMM_PORT", std::to_string(peers.store->port())}});
     EXPECT_TRUE(child) << child.error().message;
     peers.children.push_back(*std::move(child));
   }
@@ -93,7 +95,8 @@ Peers start_peers(const std::string& body, int size, int started) {
 std::string drain(const UniqueFd& fd) {
   std::string text;
   char buffer[4096];
-  for (ssize_t got = 0; (got = read(fd.get(), buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(got));
+  for (ssize_t got = 0; (got = read(fd.get(), buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<std::size_t>(got));
   return text;
 }
 
@@ -112,7 +115,8 @@ TEST(GlooFaults, ADeadRankIsNoticedAtOnceAndNamed) {
   const Peers peers = start_peers("LosesARank", 3, 3);
   for (std::size_t rank = 0; rank < 3; ++rank) {
     const std::string said = drain(peers.children[rank].out) + drain(peers.children[rank].err);
-    EXPECT_EQ(wait_child(peers.children[rank]).code, rank == 2 ? 128 + SIGKILL : 0) << "rank " << rank << "\n" << said;
+    EXPECT_EQ(wait_child(peers.children[rank]).code, rank == 2 ? 128 + SIGKILL : 0) << "rank " << rank << "\n"
+                                                                                    << said;
   }
 }
 

@@ -22,7 +22,8 @@ T* data(const at::Tensor& tensor, T* /*type*/) {
 }
 
 // g (+)= a @ b, never through a GEMM with beta = 1: that rounds differently.
-void add_product(const at::Tensor& g, const at::Tensor& a, const at::Tensor& b, bool fresh, Scratch& scratch) {
+void add_product(const at::Tensor& g, const at::Tensor& a, const at::Tensor& b, bool fresh,
+                 Scratch& scratch) {
   at::Tensor target = g;
   if (fresh) {
     at::mm_out(target, a, b);
@@ -36,8 +37,8 @@ void add_product(const at::Tensor& g, const at::Tensor& a, const at::Tensor& b, 
 void norm_forward(const ModelConfig& config, const at::Tensor& x, const Weight& w, const at::Tensor& y,
                   const at::Tensor& rstd) {
   with_type(x, [&](auto* type) {
-    kernels::rms_norm(data(x, type), data(w.value, type), data(y, type), data(rstd, type), x.size(0), x.size(1),
-                      config.norm_eps);
+    kernels::rms_norm(data(x, type), data(w.value, type), data(y, type), data(rstd, type), x.size(0),
+                      x.size(1), config.norm_eps);
   });
 }
 
@@ -47,8 +48,9 @@ void norm_backward(const at::Tensor& dy, const at::Tensor& x, const Weight& w, c
   const auto partial =
       scratch.partial.shaped(x.scalar_type(), {kernels::rms_partial_numel(x.size(0), x.size(1))});
   with_type(x, [&](auto* type) {
-    kernels::rms_norm_backward(data(dy, type), data(x, type), data(w.value, type), data(rstd, type), data(d, type),
-                               data(w.gradient, type), fresh, data(partial, type), x.size(0), x.size(1));
+    kernels::rms_norm_backward(data(dy, type), data(x, type), data(w.value, type), data(rstd, type),
+                               data(d, type), data(w.gradient, type), fresh, data(partial, type), x.size(0),
+                               x.size(1));
   });
 }
 
@@ -57,10 +59,11 @@ kernels::Heads heads_of(const ModelConfig& config, Shape shape) {
 }
 
 // [T, columns] -> its columns [begin, begin + heads * dim) as [rows, heads, sequence, dim], without a copy.
-at::Tensor by_head(const at::Tensor& tokens, Shape shape, std::int64_t begin, std::int64_t heads, std::int64_t dim) {
+at::Tensor by_head(const at::Tensor& tokens, Shape shape, std::int64_t begin, std::int64_t heads,
+                   std::int64_t dim) {
   const std::int64_t columns = tokens.size(1);
-  return tokens.as_strided({shape.rows, heads, shape.sequence, dim}, {shape.sequence * columns, dim, columns, 1},
-                           tokens.storage_offset() + begin);
+  return tokens.as_strided({shape.rows, heads, shape.sequence, dim},
+                           {shape.sequence * columns, dim, columns, 1}, tokens.storage_offset() + begin);
 }
 
 // The inverse for a whole matrix: a view when the memory is token-major, as ATen's attention leaves it.
@@ -133,7 +136,9 @@ at::Tensor Attention::forward(const at::Tensor& x, Shape shape, Saved& saved) co
   } else {
     const at::Tensor k = saved.k_.shaped(type, {tokens, inner});
     const at::Tensor v = saved.v_.shaped(type, {tokens, inner});
-    with_type(x, [&](auto* t) { kernels::repeat_heads(data(saved.qkv, t), data(k, t), data(v, t), tokens, heads); });
+    with_type(x, [&](auto* t) {
+      kernels::repeat_heads(data(saved.qkv, t), data(k, t), data(v, t), tokens, heads);
+    });
     saved.k = by_head(k, shape, 0, config->heads, dim);
     saved.v = by_head(v, shape, 0, config->heads, dim);
   }
@@ -176,7 +181,9 @@ at::Tensor Mlp::forward(const at::Tensor& x, Shape shape, Saved& saved) const {
   saved.hidden = saved.hidden_.shaped(type, {tokens, config->ffn});
   norm_forward(*config, x, norm, saved.normed, saved.rstd);
   at::mm_out(saved.gate_up, saved.normed, gate_up.value.t());
-  with_type(x, [&](auto* t) { kernels::swiglu(data(saved.gate_up, t), data(saved.hidden, t), tokens, config->ffn); });
+  with_type(x, [&](auto* t) {
+    kernels::swiglu(data(saved.gate_up, t), data(saved.hidden, t), tokens, config->ffn);
+  });
   at::Tensor y = saved.y_.shaped(type, {tokens, config->width});
   at::addmm_out(y, x, saved.hidden, down.value.t());
   return y;
@@ -190,7 +197,8 @@ void Mlp::backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Scratch
   add_product(down.gradient, d.t(), saved.hidden, fresh, scratch);
   const at::Tensor d_gate_up = scratch.wide.shaped(type, {tokens, 2 * config->ffn});
   with_type(d, [&](auto* t) {
-    kernels::swiglu_backward(data(d_hidden, t), data(saved.gate_up, t), data(d_gate_up, t), tokens, config->ffn);
+    kernels::swiglu_backward(data(d_hidden, t), data(saved.gate_up, t), data(d_gate_up, t), tokens,
+                             config->ffn);
   });
   add_product(gate_up.gradient, d_gate_up.t(), saved.normed, fresh, scratch);
   at::Tensor d_normed = scratch.narrow.shaped(type, {tokens, config->width});
@@ -215,7 +223,8 @@ double Head::loss(const at::Tensor& x, const std::int64_t* targets, Saved& saved
     at::Tensor out = saved.logits_.shaped(type, {count, vocab});
     at::mm_out(out, normed.narrow(0, begin, count), output.value.t());
     with_type(x, [&](auto* t) {
-      kernels::cross_entropy(data(out, t), targets + begin, scratch.losses.data() + begin, count, vocab, dx != nullptr);
+      kernels::cross_entropy(data(out, t), targets + begin, scratch.losses.data() + begin, count, vocab,
+                             dx != nullptr);
     });
     if (dx == nullptr) continue;
     add_product(output.gradient, out.t(), normed.narrow(0, begin, count), fresh && begin == 0, scratch);

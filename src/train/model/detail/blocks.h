@@ -1,15 +1,16 @@
-// The blocks of the decoder, each with an explicit forward(x, saved) -> y and backward(dy, saved) -> dx that writes
-// its weights' gradients into the flat gradient buffer.
+// The blocks of the decoder, each with an explicit forward(x, saved) -> y and backward(dy, saved) -> dx that
+// writes its weights' gradients into the flat gradient buffer.
 //
 //   Embedding    tokens -> [T, W]
 //   Attention    RMSNorm, q|k|v, RoPE, causal attention, o, residual
 //   Mlp          RMSNorm, gate|up, SwiGLU, down, residual
 //   Head         RMSNorm, logits, loss and its gradient
 //
-// T = rows x sequence tokens, W = width. Blocks hold views of the flat buffers and no state; what a forward leaves
-// for its backward is in Saved, owned by the caller (activation checkpointing drops it and calls forward again).
-// Gradients: `fresh` overwrites, otherwise g += its own, computed apart first, so that micro-batches on one rank and
-// on many sum in the same way. Called under NoGradGuard, by one thread at a time per Scratch.
+// T = rows x sequence tokens, W = width. Blocks hold views of the flat buffers and no state; what a forward
+// leaves for its backward is in Saved, owned by the caller (activation checkpointing drops it and calls
+// forward again). Gradients: `fresh` overwrites, otherwise g += its own, computed apart first, so that
+// micro-batches on one rank and on many sum in the same way. Called under NoGradGuard, by one thread at a
+// time per Scratch.
 #pragma once
 
 #include <vector>
@@ -46,11 +47,11 @@ struct Shape {
 
 // Work space shared by all blocks of a model; contents do not outlive a call.
 struct Scratch {
-  Buffer product;      // a weight gradient before it is added
-  Buffer narrow;       // [T, W]
-  Buffer wide;         // the widest activation gradient of the block
-  Buffer inner;        // attention: [T, H D]; MLP: [T, F]
-  Buffer partial;      // RMSNorm weight gradients
+  Buffer product;                          // a weight gradient before it is added
+  Buffer narrow;                           // [T, W]
+  Buffer wide;                             // the widest activation gradient of the block
+  Buffer inner;                            // attention: [T, H D]; MLP: [T, F]
+  Buffer partial;                          // RMSNorm weight gradients
   std::vector<std::int64_t> order, first;  // embedding: tokens by row
   std::vector<double> losses;
 };
@@ -65,7 +66,8 @@ struct Embedding {
   Weight table;
 
   void forward(const std::int64_t* tokens, Shape shape, at::Tensor& y) const;
-  void backward(const std::int64_t* tokens, Shape shape, const at::Tensor& dy, bool fresh, Scratch& scratch) const;
+  void backward(const std::int64_t* tokens, Shape shape, const at::Tensor& dy, bool fresh,
+                Scratch& scratch) const;
 };
 
 struct Attention {
@@ -74,10 +76,10 @@ struct Attention {
   Weight norm, qkv, output;
 
   struct Saved {
-    at::Tensor x;                             // the input, owned by the block before
+    at::Tensor x;  // the input, owned by the block before
     Buffer normed_, rstd_, qkv_, k_, v_, y_;
-    at::Tensor normed, rstd, qkv, q, k, v;    // q, k, v: [rows, H, sequence, D]
-    at::Tensor mixed, logsumexp;              // mixed: [rows, H, sequence, D], stored token-major
+    at::Tensor normed, rstd, qkv, q, k, v;  // q, k, v: [rows, H, sequence, D]
+    at::Tensor mixed, logsumexp;            // mixed: [rows, H, sequence, D], stored token-major
   };
   at::Tensor forward(const at::Tensor& x, Shape shape, Saved& saved) const;
   // d: dy on entry, dx on return.
@@ -105,8 +107,8 @@ struct Head {
   struct Saved {
     Buffer normed_, rstd_, logits_;
   };
-  // Sum of the token losses. With dx (shape of x) also all gradients, chunk by chunk, so that the logits of a large
-  // vocabulary never stand in memory at once; backward is therefore not a call of its own.
+  // Sum of the token losses. With dx (shape of x) also all gradients, chunk by chunk, so that the logits of a
+  // large vocabulary never stand in memory at once; backward is therefore not a call of its own.
   double loss(const at::Tensor& x, const std::int64_t* targets, Saved& saved, at::Tensor* dx, bool fresh,
               Scratch& scratch) const;
   at::Tensor logits(const at::Tensor& x, Saved& saved) const;

@@ -8,7 +8,8 @@
 #include <cstring>
 #include <vector>
 
-// One body, compiled for each instruction set, chosen when the program is loaded. Sanitizers start too late for that.
+// One body, compiled for each instruction set, chosen when the program is loaded. Sanitizers start too late
+// for that.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
 #define MUSTER_CLONES
 #else
@@ -20,8 +21,8 @@
 namespace muster::train::kernels {
 namespace {
 
-constexpr Index kGrain = 16;         // rows a task: below that a thread costs more than it saves
-constexpr Index kPartialRows = 32;   // rows summed into one partial weight gradient
+constexpr Index kGrain = 16;        // rows a task: below that a thread costs more than it saves
+constexpr Index kPartialRows = 32;  // rows summed into one partial weight gradient
 
 // exp on [-87, 88], about 2 ulp; Cephes' polynomial. Written so that the compiler makes vectors of it.
 MUSTER_INLINE float fast_exp(float x) {
@@ -38,7 +39,8 @@ MUSTER_INLINE float fast_exp(float x) {
   p = p * r + 1.6666665459e-1F;
   p = p * r + 5.0000001201e-1F;
   const float value = p * r * r + r + 1.0F;
-  const std::int32_t exponent = (std::bit_cast<std::int32_t>(shifted) - std::bit_cast<std::int32_t>(kRound)) << 23;
+  const std::int32_t exponent = (std::bit_cast<std::int32_t>(shifted) - std::bit_cast<std::int32_t>(kRound))
+                                << 23;
   return std::bit_cast<float>(std::bit_cast<std::int32_t>(value) + exponent);
 }
 MUSTER_INLINE double fast_exp(double x) { return std::exp(x); }
@@ -59,8 +61,8 @@ MUSTER_INLINE void rms_rows(const T* x, const T* w, T* y, T* rstd, Index rows, I
 }
 
 template <typename T>
-MUSTER_INLINE void rms_back_rows(const T* dy, const T* x, const T* w, const T* rstd, T* dx, T* partial, Index rows,
-                                 Index width) {
+MUSTER_INLINE void rms_back_rows(const T* dy, const T* x, const T* w, const T* rstd, T* dx, T* partial,
+                                 Index rows, Index width) {
   for (Index i = 0; i < width; ++i) partial[i] = 0;
   for (Index t = 0; t < rows; ++t) {
     const T* in = x + t * width;
@@ -90,7 +92,8 @@ MUSTER_INLINE void turn(T* x, const T* c, const T* s, Index half) {
 }
 
 template <typename T>
-MUSTER_INLINE void rope_rows(T* qkv, const T* cosine, const T* sine, Index begin, Index end, const Heads& heads) {
+MUSTER_INLINE void rope_rows(T* qkv, const T* cosine, const T* sine, Index begin, Index end,
+                             const Heads& heads) {
   const Index half = heads.dim / 2;
   for (Index t = begin; t < end; ++t) {
     const Index position = heads.first + t % heads.sequence;
@@ -121,8 +124,8 @@ MUSTER_INLINE void fold_group(const T* in, T* out, Index group, Index dim, const
 }
 
 template <typename T>
-MUSTER_INLINE void rope_back_rows(const T* dq, const T* dk, const T* dv, const T* cosine, const T* sine, T* dqkv,
-                                  Index begin, Index end, const Heads& heads) {
+MUSTER_INLINE void rope_back_rows(const T* dq, const T* dk, const T* dv, const T* cosine, const T* sine,
+                                  T* dqkv, Index begin, Index end, const Heads& heads) {
   const Index dim = heads.dim, half = dim / 2, group = heads.query / heads.key;
   for (Index t = begin; t < end; ++t) {
     const Index position = heads.first + t % heads.sequence;
@@ -132,7 +135,8 @@ MUSTER_INLINE void rope_back_rows(const T* dq, const T* dk, const T* dv, const T
     const Index from = t * heads.query * dim;
     for (Index h = 0; h < heads.query; ++h) fold_group(dq + from + h * dim, row + h * dim, 1, dim, c, s);
     row += heads.query * dim;
-    for (Index h = 0; h < heads.key; ++h) fold_group(dk + from + h * group * dim, row + h * dim, group, dim, c, s);
+    for (Index h = 0; h < heads.key; ++h)
+      fold_group(dk + from + h * group * dim, row + h * dim, group, dim, c, s);
     row += heads.key * dim;
     for (Index h = 0; h < heads.key; ++h) {
       fold_group<T>(dv + from + h * group * dim, row + h * dim, group, dim, nullptr, nullptr);
@@ -196,7 +200,8 @@ MUSTER_INLINE double entropy_row(T* x, Index target, Index vocab, bool gradient)
 }
 
 template <typename T>
-MUSTER_INLINE void entropy_rows(T* logits, const Index* target, double* loss, Index rows, Index vocab, bool gradient) {
+MUSTER_INLINE void entropy_rows(T* logits, const Index* target, double* loss, Index rows, Index vocab,
+                                bool gradient) {
   for (Index t = 0; t < rows; ++t) {
     T* x = logits + t * vocab;
     if (target[t] >= 0) {
@@ -209,27 +214,28 @@ MUSTER_INLINE void entropy_rows(T* logits, const Index* target, double* loss, In
 }
 
 // The clones, for both types.
-#define MUSTER_KERNELS(T)                                                                                          \
-  MUSTER_CLONES void run_rms(const T* x, const T* w, T* y, T* r, Index rows, Index width, double eps) {            \
-    rms_rows(x, w, y, r, rows, width, eps);                                                                        \
-  }                                                                                                                \
-  MUSTER_CLONES void run_rms_back(const T* dy, const T* x, const T* w, const T* r, T* dx, T* partial, Index rows,  \
-                                  Index width) {                                                                   \
-    rms_back_rows(dy, x, w, r, dx, partial, rows, width);                                                          \
-  }                                                                                                                \
-  MUSTER_CLONES void run_rope(T* qkv, const T* c, const T* s, Index begin, Index end, const Heads& heads) {        \
-    rope_rows(qkv, c, s, begin, end, heads);                                                                       \
-  }                                                                                                                \
-  MUSTER_CLONES void run_rope_back(const T* dq, const T* dk, const T* dv, const T* c, const T* s, T* dqkv,         \
-                                   Index begin, Index end, const Heads& heads) {                                   \
-    rope_back_rows(dq, dk, dv, c, s, dqkv, begin, end, heads);                                                     \
-  }                                                                                                                \
-  MUSTER_CLONES void run_swiglu(const T* gu, T* h, Index rows, Index ffn) { swiglu_rows(gu, h, rows, ffn); }       \
-  MUSTER_CLONES void run_swiglu_back(const T* dh, const T* gu, T* dgu, Index rows, Index ffn) {                    \
-    swiglu_back_rows(dh, gu, dgu, rows, ffn);                                                                      \
-  }                                                                                                                \
-  MUSTER_CLONES void run_entropy(T* x, const Index* target, double* loss, Index rows, Index vocab, bool gradient) { \
-    entropy_rows(x, target, loss, rows, vocab, gradient);                                                          \
+#define MUSTER_KERNELS(T)                                                                                    \
+  MUSTER_CLONES void run_rms(const T* x, const T* w, T* y, T* r, Index rows, Index width, double eps) {      \
+    rms_rows(x, w, y, r, rows, width, eps);                                                                  \
+  }                                                                                                          \
+  MUSTER_CLONES void run_rms_back(const T* dy, const T* x, const T* w, const T* r, T* dx, T* partial,        \
+                                  Index rows, Index width) {                                                 \
+    rms_back_rows(dy, x, w, r, dx, partial, rows, width);                                                    \
+  }                                                                                                          \
+  MUSTER_CLONES void run_rope(T* qkv, const T* c, const T* s, Index begin, Index end, const Heads& heads) {  \
+    rope_rows(qkv, c, s, begin, end, heads);                                                                 \
+  }                                                                                                          \
+  MUSTER_CLONES void run_rope_back(const T* dq, const T* dk, const T* dv, const T* c, const T* s, T* dqkv,   \
+                                   Index begin, Index end, const Heads& heads) {                             \
+    rope_back_rows(dq, dk, dv, c, s, dqkv, begin, end, heads);                                               \
+  }                                                                                                          \
+  MUSTER_CLONES void run_swiglu(const T* gu, T* h, Index rows, Index ffn) { swiglu_rows(gu, h, rows, ffn); } \
+  MUSTER_CLONES void run_swiglu_back(const T* dh, const T* gu, T* dgu, Index rows, Index ffn) {              \
+    swiglu_back_rows(dh, gu, dgu, rows, ffn);                                                                \
+  }                                                                                                          \
+  MUSTER_CLONES void run_entropy(T* x, const Index* target, double* loss, Index rows, Index vocab,           \
+                                 bool gradient) {                                                            \
+    entropy_rows(x, target, loss, rows, vocab, gradient);                                                    \
   }
 MUSTER_KERNELS(float)
 MUSTER_KERNELS(double)
@@ -244,11 +250,13 @@ void rms_norm(const T* x, const T* w, T* y, T* rstd, Index tokens, Index width, 
   });
 }
 
-Index rms_partial_numel(Index tokens, Index width) { return (tokens + kPartialRows - 1) / kPartialRows * width; }
+Index rms_partial_numel(Index tokens, Index width) {
+  return (tokens + kPartialRows - 1) / kPartialRows * width;
+}
 
 template <typename T>
-void rms_norm_backward(const T* dy, const T* x, const T* w, const T* rstd, T* dx, T* dw, bool fresh, T* partial,
-                       Index tokens, Index width) {
+void rms_norm_backward(const T* dy, const T* x, const T* w, const T* rstd, T* dx, T* dw, bool fresh,
+                       T* partial, Index tokens, Index width) {
   const Index parts = (tokens + kPartialRows - 1) / kPartialRows;
   at::parallel_for(0, parts, 1, [&](Index begin, Index end) {
     for (Index p = begin; p < end; ++p) {
@@ -286,8 +294,8 @@ void repeat_heads(const T* qkv, T* k, T* v, Index tokens, const Heads& heads) {
 }
 
 template <typename T>
-void rope_backward(const T* dq, const T* dk, const T* dv, const T* cosine, const T* sine, T* dqkv, Index tokens,
-                   const Heads& heads) {
+void rope_backward(const T* dq, const T* dk, const T* dv, const T* cosine, const T* sine, T* dqkv,
+                   Index tokens, const Heads& heads) {
   at::parallel_for(0, tokens, kGrain, [&](Index begin, Index end) {
     run_rope_back(dq, dk, dv, cosine, sine, dqkv, begin, end, heads);
   });
@@ -321,8 +329,8 @@ void embed(const T* table, const Index* token, T* y, Index tokens, Index width) 
 }
 
 template <typename T>
-void embed_backward(const T* dy, const Index* token, T* g, bool fresh, Index* order, Index* first, Index tokens,
-                    Index width, Index vocab) {
+void embed_backward(const T* dy, const Index* token, T* g, bool fresh, Index* order, Index* first,
+                    Index tokens, Index width, Index vocab) {
   // Counting sort: order[first[v] .. first[v + 1]) are the tokens of row v, in token order.
   std::fill(first, first + vocab + 1, Index{0});
   for (Index t = 0; t < tokens; ++t) ++first[token[t] + 1];
@@ -346,16 +354,17 @@ void embed_backward(const T* dy, const Index* token, T* g, bool fresh, Index* or
   });
 }
 
-#define MUSTER_INSTANTIATE(T)                                                                                       \
-  template void rms_norm<T>(const T*, const T*, T*, T*, Index, Index, double);                                      \
-  template void rms_norm_backward<T>(const T*, const T*, const T*, const T*, T*, T*, bool, T*, Index, Index);       \
-  template void rope<T>(T*, const T*, const T*, Index, const Heads&);                                               \
-  template void repeat_heads<T>(const T*, T*, T*, Index, const Heads&);                                             \
-  template void rope_backward<T>(const T*, const T*, const T*, const T*, const T*, T*, Index, const Heads&);        \
-  template void swiglu<T>(const T*, T*, Index, Index);                                                              \
-  template void swiglu_backward<T>(const T*, const T*, T*, Index, Index);                                           \
-  template void cross_entropy<T>(T*, const Index*, double*, Index, Index, bool);                                    \
-  template void embed<T>(const T*, const Index*, T*, Index, Index);                                                 \
+#define MUSTER_INSTANTIATE(T)                                                                                \
+  template void rms_norm<T>(const T*, const T*, T*, T*, Index, Index, double);                               \
+  template void rms_norm_backward<T>(const T*, const T*, const T*, const T*, T*, T*, bool, T*, Index,        \
+                                     Index);                                                                 \
+  template void rope<T>(T*, const T*, const T*, Index, const Heads&);                                        \
+  template void repeat_heads<T>(const T*, T*, T*, Index, const Heads&);                                      \
+  template void rope_backward<T>(const T*, const T*, const T*, const T*, const T*, T*, Index, const Heads&); \
+  template void swiglu<T>(const T*, T*, Index, Index);                                                       \
+  template void swiglu_backward<T>(const T*, const T*, T*, Index, Index);                                    \
+  template void cross_entropy<T>(T*, const Index*, double*, Index, Index, bool);                             \
+  template void embed<T>(const T*, const Index*, T*, Index, Index);                                          \
   template void embed_backward<T>(const T*, const Index*, T*, bool, Index*, Index*, Index, Index, Index);
 MUSTER_INSTANTIATE(float)
 MUSTER_INSTANTIATE(double)

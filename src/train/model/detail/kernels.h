@@ -1,5 +1,6 @@
-// The element-wise kernels of the model between its GEMMs, on raw row-major arrays, fp32 and fp64 (instantiated in
-// kernels.cc). Each runs on the caller's at::parallel_for threads; no result depends on their number.
+// The element-wise kernels of the model between its GEMMs, on raw row-major arrays, fp32 and fp64
+// (instantiated in kernels.cc). Each runs on the caller's at::parallel_for threads; no result depends on
+// their number.
 //
 // Shapes: T tokens = rows x sequence; W width; H query heads, K key / value heads, D head dimension.
 #pragma once
@@ -17,8 +18,8 @@ void rms_norm(const T* x, const T* w, T* y, T* rstd, Index tokens, Index width, 
 // dx[t] += gradient of rms_norm's input (dx holds the residual branch's gradient on entry);
 // dw = (or +=, unless fresh) gradient of the weight. partial: scratch of rms_partial_numel(T, W).
 template <typename T>
-void rms_norm_backward(const T* dy, const T* x, const T* w, const T* rstd, T* dx, T* dw, bool fresh, T* partial,
-                       Index tokens, Index width);
+void rms_norm_backward(const T* dy, const T* x, const T* w, const T* rstd, T* dx, T* dw, bool fresh,
+                       T* partial, Index tokens, Index width);
 Index rms_partial_numel(Index tokens, Index width);
 
 struct Heads {
@@ -40,8 +41,8 @@ void repeat_heads(const T* qkv, T* k, T* v, Index tokens, const Heads& heads);
 
 // The way back: dq, dk, dv [T, H, D] -> dqkv [T, (H + 2K) D], turned back, groups summed in head order.
 template <typename T>
-void rope_backward(const T* dq, const T* dk, const T* dv, const T* cosine, const T* sine, T* dqkv, Index tokens,
-                   const Heads& heads);
+void rope_backward(const T* dq, const T* dk, const T* dv, const T* cosine, const T* sine, T* dqkv,
+                   Index tokens, const Heads& heads);
 
 // gu [T, 2F] = gate | up; h [T, F] = silu(gate) * up.
 template <typename T>
@@ -63,7 +64,7 @@ void embed(const T* table, const Index* token, T* y, Index tokens, Index width);
 // g[row] (+)= sum over the tokens of that row, in token order. `fresh`: all other rows become 0.
 // order: scratch of T; first: scratch of vocab + 1.
 template <typename T>
-void embed_backward(const T* dy, const Index* token, T* g, bool fresh, Index* order, Index* first, Index tokens,
-                    Index width, Index vocab);
+void embed_backward(const T* dy, const Index* token, T* g, bool fresh, Index* order, Index* first,
+                    Index tokens, Index width, Index vocab);
 
 }  // namespace muster::train::kernels

@@ -1,4 +1,5 @@
-// What a Model is made of: flat buffers, the blocks as views of them, work space. For model.cc, generation and tests.
+// What a Model is made of: flat buffers, the blocks as views of them, work space. For model.cc, generation
+// and tests.
 #pragma once
 
 #include <vector>
