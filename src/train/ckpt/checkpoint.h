@@ -4,11 +4,12 @@
 // every file it names has the right size and checksums. Ranks are an accident of writing: a reader asks for
 // ranges of tensors and never sees who wrote them.
 //
-// Bytes in, bytes out: no libtorch, no notion of a model. save() is collective; a Reader belongs to one
-// thread at a time; the rest are functions of the file system.
+// Bytes in, bytes out, by slices of global tensors (train/layout): no libtorch, no notion of a model. save()
+// is collective; a Reader belongs to one thread at a time; the rest are functions of the file system.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "train/comm/comm.h"
+#include "train/layout/layout.h"
 
 namespace muster::train {
 
@@ -31,11 +33,9 @@ struct TensorInfo {
   bool operator==(const TensorInfo&) const = default;
 };
 
-// Elements [begin, begin + bytes / element) of a tensor in row-major order.
 struct TensorSlice {
-  std::string tensor;
-  std::uint64_t begin = 0;
-  std::span<const std::byte> bytes;
+  Slice slice;
+  std::span<const std::byte> bytes;  // of its elements, one behind the other
 };
 
 // What is saved with the tensors. Everything here is the same on all ranks.
@@ -71,8 +71,10 @@ class Reader {
   std::uint64_t bytes() const;  // of all files
   int files() const { return static_cast<int>(files_.size()); }
 
-  // Elements [begin, ...) of a tensor into `out`. Every block read is checked; corrupt names file and block.
-  Result<void> read(std::string_view tensor, std::uint64_t begin, std::span<std::byte> out);
+  // The elements of a slice into `out`, whoever wrote them: only the blocks that hold them are read, and each
+  // is checked; corrupt names file and block. not_found: no such tensor; invalid_argument: the slice does not
+  // lie in it. Precondition: `out` has the slice's size.
+  Result<void> read(const Slice& slice, std::span<std::byte> out);
 
   // Reads every block of every file.
   Result<void> verify();
@@ -83,14 +85,21 @@ class Reader {
     std::uint64_t bytes = 0;
     std::vector<std::uint32_t> crcs;
   };
-  struct Slice {
-    std::size_t tensor = 0;
-    std::uint64_t begin = 0, end = 0;  // elements
+  struct Stored {
+    Slice slice;
     std::size_t file = 0;
     std::uint64_t offset = 0;
   };
+  // A tensor and what is stored of it, by box, then place in the box.
+  struct Tensor {
+    std::size_t info = 0;
+    std::vector<Stored> stored;
+  };
   Result<void> parse(const json::Object& manifest);
-  Result<void> check_cover() const;
+  Result<void> parse_file(const json::Object& object);
+  Result<void> parse_slice(const json::Object& object);
+  Result<void> check_cover(const Tensor& tensor) const;
+  Result<void> check_place(const TensorInfo& tensor, const Stored& stored) const;
   Result<void> check_files() const;
   Result<void> load_block(std::size_t file, std::uint64_t block);
   Result<void> read_file_range(std::size_t file, std::uint64_t offset, std::span<std::byte> out);
@@ -98,7 +107,8 @@ class Reader {
   std::string folder_;
   CheckpointInfo info_;
   std::vector<File> files_;
-  std::vector<Slice> slices_;  // by tensor, then begin
+  std::map<std::string, std::size_t, std::less<>> file_numbers_;
+  std::map<std::string, Tensor, std::less<>> tensors_;
   // The block read last.
   std::string block_;
   std::size_t block_file_ = SIZE_MAX;

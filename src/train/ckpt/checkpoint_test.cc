@@ -51,6 +51,12 @@ struct Content {
             .tensors = tensors};
   }
 
+  Slice part_of_tensor(std::size_t t, std::size_t begin, std::size_t end) const {
+    return {tensors[t].name,
+            whole_box(tensors[t].shape),
+            {static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end)}};
+  }
+
   // Rank r of n writes its share of each tensor.
   std::vector<TensorSlice> slices(int rank, int size) const {
     std::vector<TensorSlice> out;
@@ -59,7 +65,7 @@ struct Content {
                         r = static_cast<std::size_t>(rank);
       const std::size_t begin = count * r / n, end = count * (r + 1) / n;
       out.push_back(
-          {tensors[t].name, begin, std::as_bytes(std::span(values[t]).subspan(begin, end - begin))});
+          {part_of_tensor(t, begin, end), std::as_bytes(std::span(values[t]).subspan(begin, end - begin))});
     }
     return out;
   }
@@ -93,7 +99,9 @@ std::string difference(Reader& reader, const Content& content) {
   if (reader.info().step != content.step) return "step " + std::to_string(reader.info().step);
   for (std::size_t t = 0; t < content.tensors.size(); ++t) {
     std::vector<float> data(content.values[t].size());
-    if (auto read = reader.read(content.tensors[t].name, 0, std::as_writable_bytes(std::span(data))); !read) {
+    if (auto read =
+            reader.read(content.part_of_tensor(t, 0, data.size()), std::as_writable_bytes(std::span(data)));
+        !read) {
       return read.error().message;
     }
     if (data != content.values[t]) return "other values in " + content.tensors[t].name;
@@ -133,14 +141,89 @@ TEST(Checkpoint, ReadsAnyRange) {
     const std::size_t begin = rng.below(count),
                       length = std::min<std::size_t>(rng.below(5000), count - begin);
     std::vector<float> data(length);
-    ASSERT_TRUE(reader->read(content.tensors[t].name, begin, std::as_writable_bytes(std::span(data))));
+    ASSERT_TRUE(reader->read(content.part_of_tensor(t, begin, begin + length),
+                             std::as_writable_bytes(std::span(data))));
     ASSERT_TRUE(
         std::equal(data.begin(), data.end(), content.values[t].begin() + static_cast<std::ptrdiff_t>(begin)));
   }
   std::vector<float> data(4);
-  EXPECT_THAT(reader->read("layer.0.weight", 0, std::as_writable_bytes(std::span(data))).error().message,
-              HasSubstr("layer.0.weight has 3 elements, 4 were asked for"));
-  EXPECT_THAT(reader->read("other", 0, {}).error().message, HasSubstr("no tensor other"));
+  EXPECT_THAT(
+      reader->read(content.part_of_tensor(0, 0, 4), std::as_writable_bytes(std::span(data))).error().message,
+      HasSubstr("layer.0.weight has 3 elements there, [0, 4) were asked for"));
+  EXPECT_THAT(reader->read(whole_slice("other", whole_box({0})), {}).error().message,
+              HasSubstr("no tensor other"));
+}
+
+// Written by two ranks as columns, each cut in two shards; read as rows by three.
+TEST(Checkpoint, IsReadInAnotherLayout) {
+  const std::int64_t rows = 7, columns = 10;
+  Content content(3, {rows * columns});
+  content.tensors[0].shape = {rows, columns};
+  const TempDir folder;
+  ThreadWorld world(4);
+  std::vector<std::unique_ptr<Comm>> comms;
+  for (int rank = 0; rank < 4; ++rank) comms.push_back(std::make_unique<Comm>("world", world.join(rank)));
+  std::vector<Result<void>> answers(4);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto cut = part_of(columns, rank / 2, 2);
+      const Box box{{0, cut.begin}, {rows, cut.size()}};
+      std::vector<float> data;
+      for (const auto& run : intersect(whole_slice("layer.0.weight", whole_box({rows, columns})),
+                                       whole_slice("layer.0.weight", box))) {
+        for (std::int64_t i = 0; i < run.count; ++i) {
+          data.push_back(content.values[0][static_cast<std::size_t>(run.a + i)]);
+        }
+      }
+      const auto flat = part_of(box.numel(), rank % 2, 2);
+      const TensorSlice mine{{"layer.0.weight", box, flat},
+                             std::as_bytes(std::span(data).subspan(static_cast<std::size_t>(flat.begin),
+                                                                   static_cast<std::size_t>(flat.size())))};
+      answers[static_cast<std::size_t>(rank)] =
+          save_checkpoint(folder.path(), content.info(), {&mine, 1}, {.node = 0, .local_rank = rank},
+                          *comms[static_cast<std::size_t>(rank)]);
+    });
+  }
+  threads.clear();
+  for (const auto& answer : answers) ASSERT_TRUE(answer) << answer.error().message;
+  auto reader = Reader::open(step_folder(folder.path(), 3));
+  ASSERT_TRUE(reader) << reader.error().message;
+  for (int part = 0; part < 3; ++part) {
+    const auto range = part_of(rows, part, 3);
+    std::vector<float> data(static_cast<std::size_t>(range.size() * columns));
+    ASSERT_TRUE(reader->read(whole_slice("layer.0.weight", {{range.begin, 0}, {range.size(), columns}}),
+                             std::as_writable_bytes(std::span(data))));
+    EXPECT_TRUE(std::equal(data.begin(), data.end(), content.values[0].begin() + range.begin * columns));
+  }
+}
+
+TEST(Checkpoint, SlicesThatDoNotCoverATensorOnceAreRefused) {
+  Content content(3, {24});
+  content.tensors[0].shape = {4, 6};
+  const auto open = [&](std::vector<Slice> slices) {
+    const TempDir folder;
+    std::vector<TensorSlice> mine;
+    for (auto& slice : slices) {
+      const auto bytes =
+          std::as_bytes(std::span(content.values[0])).first(static_cast<std::size_t>(slice.numel()) * 4);
+      mine.push_back({std::move(slice), bytes});
+    }
+    Comm alone("world", single_transport());
+    EXPECT_TRUE(save_checkpoint(folder.path(), content.info(), mine, {}, alone));
+    const auto reader = Reader::open(step_folder(folder.path(), 3));
+    return reader ? std::string("ok") : reader.error().message;
+  };
+  const std::string name = "layer.0.weight";
+  const Slice left = whole_slice(name, {{0, 0}, {4, 3}}), right = whole_slice(name, {{0, 3}, {4, 3}});
+  EXPECT_EQ(open({right, left}), "ok");
+  EXPECT_THAT(open({left}), HasSubstr("only 12 of 24 elements"));
+  EXPECT_THAT(open({left, whole_slice(name, {{0, 2}, {4, 4}})}), HasSubstr("overlap"));
+  EXPECT_THAT(open({left, {name, right.box, {0, 5}}, {name, right.box, {6, 12}}}),
+              HasSubstr("leave a gap at element 5"));
+  EXPECT_THAT(open({left, {name, right.box, {0, 7}}, {name, right.box, {6, 12}}}),
+              HasSubstr("overlap or leave a gap at element 7"));
+  EXPECT_THAT(open({{name, left.box, {0, 11}}, right}), HasSubstr("leave a gap at element 11"));
 }
 
 // A way to damage a finished step, and what is then said of it.

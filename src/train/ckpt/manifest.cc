@@ -50,6 +50,54 @@ Result<std::vector<std::uint32_t>> crcs_from_json(const json::Array& array) {
   return crcs;
 }
 
+Result<std::uint64_t> get_count(const json::Object& object, std::string_view name) {
+  MUSTER_TRY(const std::int64_t value, json::get_int(object, name));
+  if (value < 0) return fail(ErrorCode::corrupt, std::string(name) + " is negative");
+  return static_cast<std::uint64_t>(value);
+}
+
+json::Object slice_to_json(const Slice& slice, const TensorInfo& tensor) {
+  json::Object object{{"tensor", slice.tensor}, {"begin", slice.flat.begin}, {"end", slice.flat.end}};
+  if (slice.box != whole_box(tensor.shape)) {
+    object["start"] = json::Array(slice.box.start.begin(), slice.box.start.end());
+    object["length"] = json::Array(slice.box.length.begin(), slice.box.length.end());
+  }
+  return object;
+}
+
+Result<void> check_within(const Slice& slice, const TensorInfo& tensor) {
+  const auto& [name, box, flat] = slice;
+  const auto axes = tensor.shape.size();
+  bool inside = box.start.size() == axes && box.length.size() == axes;
+  for (std::size_t i = 0; inside && i < axes; ++i) {
+    inside = box.start[i] >= 0 && box.length[i] >= 0 && box.start[i] <= tensor.shape[i] &&
+             box.length[i] <= tensor.shape[i] - box.start[i];
+  }
+  if (!inside) return fail(ErrorCode::invalid_argument, "a slice of " + tensor.name + " is not inside of it");
+  if (flat.begin >= 0 && flat.begin <= flat.end && flat.end <= box.numel()) return {};
+  return fail(ErrorCode::invalid_argument, tensor.name + " has " + std::to_string(box.numel()) +
+                                               " elements there, [" + std::to_string(flat.begin) + ", " +
+                                               std::to_string(flat.end) + ") were asked for");
+}
+
+Result<Slice> slice_from_json(const json::Object& object, const TensorInfo& tensor) {
+  Slice slice{.tensor = tensor.name, .box = whole_box(tensor.shape), .flat = {}};
+  MUSTER_TRY(slice.flat.begin, json::get_int(object, "begin"));
+  MUSTER_TRY(slice.flat.end, json::get_int(object, "end"));
+  const std::pair<const char*, std::vector<std::int64_t>*> parts[] = {{"start", &slice.box.start},
+                                                                      {"length", &slice.box.length}};
+  for (const auto& [name, target] : parts) {
+    const auto* array = json::opt_array(object, name);
+    if (array == nullptr) continue;
+    target->clear();
+    for (const auto& value : *array) target->push_back(value.is_int64() ? value.as_int64() : -1);
+  }
+  if (auto inside = check_within(slice, tensor); !inside) {
+    return fail(ErrorCode::corrupt, inside.error().message);
+  }
+  return slice;
+}
+
 std::string manifest_text(const CheckpointInfo& info, const std::vector<json::Object>& records) {
   json::Array tensors, files, slices;
   for (const TensorInfo& tensor : info.tensors) {

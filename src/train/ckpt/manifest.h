@@ -25,6 +25,16 @@ Result<json::Object> parse_manifest(std::string_view text);
 // The info part of it; files and slices are the Reader's.
 Result<CheckpointInfo> info_of(const json::Object& manifest);
 
+// {"tensor", "begin", "end"}; with "start" and "length" per axis unless the box is the whole tensor.
+json::Object slice_to_json(const Slice& slice, const TensorInfo& tensor);
+// corrupt: it does not lie in the tensor.
+Result<Slice> slice_from_json(const json::Object& object, const TensorInfo& tensor);
+// invalid_argument: the slice has other axes than the tensor, or ends outside of it.
+Result<void> check_within(const Slice& slice, const TensorInfo& tensor);
+
+// A number that is not negative.
+Result<std::uint64_t> get_count(const json::Object& object, std::string_view name);
+
 json::Array crcs_to_json(const std::vector<std::uint32_t>& crcs);
 Result<std::vector<std::uint32_t>> crcs_from_json(const json::Array& array);
 

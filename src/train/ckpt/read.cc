@@ -32,12 +32,6 @@ std::string short_path(const std::string& folder, const std::string& name) {
   return folder.substr(folder.rfind('/') + 1) + "/" + name;
 }
 
-Result<std::uint64_t> get_count(const json::Object& object, std::string_view name) {
-  MUSTER_TRY(const std::int64_t value, json::get_int(object, name));
-  if (value < 0) return fail(ErrorCode::corrupt, std::string(name) + " is negative");
-  return static_cast<std::uint64_t>(value);
-}
-
 }  // namespace
 
 Result<Reader> Reader::open(const std::string& step_folder) {
@@ -64,69 +58,95 @@ Result<void> Reader::parse(const json::Object& manifest) {
   const auto* files = json::opt_array(manifest, "files");
   const auto* slices = json::opt_array(manifest, "slices");
   if (files == nullptr || slices == nullptr) return fail(ErrorCode::corrupt, "no files or no slices");
-  std::map<std::string, std::size_t> file_index, tensor_index;
   for (const auto& element : *files) {
     if (!element.is_object()) return fail(ErrorCode::corrupt, "a file is not an object");
-    const auto& object = element.as_object();
-    File file;
-    MUSTER_TRY(file.name, json::get_string(object, "name"));
-    MUSTER_TRY(file.bytes, get_count(object, "bytes"));
-    const auto* crcs = json::opt_array(object, "crc32c");
-    if (crcs == nullptr || file.name.find('/') != std::string::npos)
-      return fail(ErrorCode::corrupt, "file " + file.name);
-    MUSTER_TRY(file.crcs, crcs_from_json(*crcs));
-    if (file.crcs.size() != (file.bytes + kBlockBytes - 1) / kBlockBytes) {
-      return fail(ErrorCode::corrupt, "file " + file.name + " has the wrong number of checksums");
-    }
-    file_index[file.name] = files_.size();
-    files_.push_back(std::move(file));
+    MUSTER_CHECK(parse_file(element.as_object()));
   }
-  for (std::size_t i = 0; i < info_.tensors.size(); ++i) tensor_index[info_.tensors[i].name] = i;
+  for (std::size_t i = 0; i < info_.tensors.size(); ++i) tensors_[info_.tensors[i].name].info = i;
   for (const auto& element : *slices) {
     if (!element.is_object()) return fail(ErrorCode::corrupt, "a slice is not an object");
-    const auto& object = element.as_object();
-    MUSTER_TRY(const std::string tensor, json::get_string(object, "tensor"));
-    MUSTER_TRY(const std::string file, json::get_string(object, "file"));
-    if (!tensor_index.contains(tensor) || !file_index.contains(file)) {
-      return fail(ErrorCode::corrupt,
-                  "a slice of " + tensor + " in " + file + ": one of the two is not listed");
-    }
-    Slice slice{.tensor = tensor_index[tensor], .file = file_index[file]};
-    MUSTER_TRY(slice.begin, get_count(object, "begin"));
-    MUSTER_TRY(slice.end, get_count(object, "end"));
-    MUSTER_TRY(slice.offset, get_count(object, "offset"));
-    slices_.push_back(slice);
+    MUSTER_CHECK(parse_slice(element.as_object()));
   }
-  std::sort(slices_.begin(), slices_.end(), [](const Slice& a, const Slice& b) {
-    return std::tuple(a.tensor, a.begin, a.end) < std::tuple(b.tensor, b.begin, b.end);
-  });
-  return check_cover();
-}
-
-// Every tensor is covered exactly once, and every slice lies in its file.
-Result<void> Reader::check_cover() const {
-  std::vector<std::uint64_t> covered(info_.tensors.size());
-  for (const Slice& slice : slices_) {
-    const TensorInfo& tensor = info_.tensors[slice.tensor];
-    if (slice.end < slice.begin || slice.begin != covered[slice.tensor] || slice.end > tensor.numel()) {
-      return fail(ErrorCode::corrupt, "the slices of " + tensor.name + " overlap or leave a gap at element " +
-                                          std::to_string(covered[slice.tensor]));
-    }
-    covered[slice.tensor] = slice.end;
-    const std::uint64_t bytes = (slice.end - slice.begin) * tensor.element_bytes();
-    if (slice.offset + bytes > files_[slice.file].bytes) {
-      return fail(ErrorCode::corrupt,
-                  "a slice of " + tensor.name + " ends behind its file " + files_[slice.file].name);
-    }
-  }
-  for (std::size_t i = 0; i < covered.size(); ++i) {
-    if (covered[i] != info_.tensors[i].numel()) {
-      return fail(ErrorCode::corrupt, "only " + std::to_string(covered[i]) + " of " +
-                                          std::to_string(info_.tensors[i].numel()) + " elements of " +
-                                          info_.tensors[i].name + " are there");
-    }
+  for (auto& [name, tensor] : tensors_) {
+    std::sort(tensor.stored.begin(), tensor.stored.end(), [](const Stored& a, const Stored& b) {
+      return std::tie(a.slice.box.start, a.slice.flat.begin, a.slice.flat.end) <
+             std::tie(b.slice.box.start, b.slice.flat.begin, b.slice.flat.end);
+    });
+    MUSTER_CHECK(check_cover(tensor));
   }
   return {};
+}
+
+Result<void> Reader::parse_file(const json::Object& object) {
+  File file;
+  MUSTER_TRY(file.name, json::get_string(object, "name"));
+  MUSTER_TRY(file.bytes, get_count(object, "bytes"));
+  const auto* crcs = json::opt_array(object, "crc32c");
+  if (crcs == nullptr || file.name.find('/') != std::string::npos) {
+    return fail(ErrorCode::corrupt, "file " + file.name);
+  }
+  MUSTER_TRY(file.crcs, crcs_from_json(*crcs));
+  if (file.crcs.size() != (file.bytes + kBlockBytes - 1) / kBlockBytes) {
+    return fail(ErrorCode::corrupt, "file " + file.name + " has the wrong number of checksums");
+  }
+  file_numbers_[file.name] = files_.size();
+  files_.push_back(std::move(file));
+  return {};
+}
+
+Result<void> Reader::parse_slice(const json::Object& object) {
+  MUSTER_TRY(const std::string file, json::get_string(object, "file"));
+  MUSTER_TRY(const std::string name, json::get_string(object, "tensor"));
+  const auto tensor = tensors_.find(name);
+  const auto number = file_numbers_.find(file);
+  if (tensor == tensors_.end() || number == file_numbers_.end()) {
+    return fail(ErrorCode::corrupt, "a slice of " + name + " in " + file + ": one of the two is not listed");
+  }
+  const auto& info = info_.tensors[tensor->second.info];
+  Stored stored{.file = number->second};
+  MUSTER_TRY(stored.slice, slice_from_json(object, info));
+  MUSTER_TRY(stored.offset, get_count(object, "offset"));
+  MUSTER_CHECK(check_place(info, stored));
+  tensor->second.stored.push_back(std::move(stored));
+  return {};
+}
+
+Result<void> Reader::check_place(const TensorInfo& tensor, const Stored& stored) const {
+  const auto bytes = static_cast<std::uint64_t>(stored.slice.numel()) * tensor.element_bytes();
+  const auto& file = files_[stored.file];
+  if (stored.offset <= file.bytes && bytes <= file.bytes - stored.offset) return {};
+  return fail(ErrorCode::corrupt, "a slice of " + tensor.name + " ends behind its file " + file.name);
+}
+
+// Every element is stored exactly once: the boxes do not meet, each is full, and together they are as big as
+// the tensor.
+Result<void> Reader::check_cover(const Tensor& tensor) const {
+  const auto& info = info_.tensors[tensor.info];
+  std::vector<const Box*> boxes;
+  std::int64_t covered = 0;  // of the last box
+  std::uint64_t total = 0;
+  const auto gap = [&](std::int64_t element) {
+    return fail(ErrorCode::corrupt, "the slices of " + info.name + " overlap or leave a gap at element " +
+                                        std::to_string(element));
+  };
+  for (const auto& stored : tensor.stored) {
+    const auto& [name, box, flat] = stored.slice;
+    if (boxes.empty() || *boxes.back() != box) {
+      if (!boxes.empty() && covered != boxes.back()->numel()) return gap(covered);
+      for (const auto* other : boxes) {
+        if (meet(*other, box)) return fail(ErrorCode::corrupt, "the slices of " + info.name + " overlap");
+      }
+      boxes.push_back(&box);
+      covered = 0;
+    }
+    if (flat.begin != covered) return gap(covered);
+    covered = flat.end;
+    total += static_cast<std::uint64_t>(flat.size());
+  }
+  if (!boxes.empty() && covered != boxes.back()->numel()) return gap(covered);
+  if (total == info.numel()) return {};
+  return fail(ErrorCode::corrupt, "only " + std::to_string(total) + " of " + std::to_string(info.numel()) +
+                                      " elements of " + info.name + " are there");
 }
 
 Result<void> Reader::check_files() const {
@@ -198,23 +218,22 @@ Result<void> Reader::read_file_range(std::size_t file, std::uint64_t offset, std
   return {};
 }
 
-Result<void> Reader::read(std::string_view name, std::uint64_t begin, std::span<std::byte> out) {
-  const auto found =
-      std::find_if(info_.tensors.begin(), info_.tensors.end(), [&](const auto& t) { return t.name == name; });
-  if (found == info_.tensors.end())
-    return fail(ErrorCode::not_found, "the checkpoint has no tensor " + std::string(name));
-  const auto tensor = static_cast<std::size_t>(found - info_.tensors.begin());
-  const std::uint64_t element = found->element_bytes(), end = begin + out.size() / element;
-  MUSTER_ASSERT(out.size() % element == 0);
-  if (end > found->numel()) {
-    return fail(ErrorCode::invalid_argument, std::string(name) + " has " + std::to_string(found->numel()) +
-                                                 " elements, " + std::to_string(end) + " were asked for");
+Result<void> Reader::read(const Slice& slice, std::span<std::byte> out) {
+  const auto found = tensors_.find(slice.tensor);
+  if (found == tensors_.end()) {
+    return fail(ErrorCode::not_found, "the checkpoint has no tensor " + slice.tensor);
   }
-  for (const Slice& slice : slices_) {
-    const std::uint64_t from = std::max(begin, slice.begin), to = std::min(end, slice.end);
-    if (slice.tensor != tensor || from >= to) continue;
-    MUSTER_CHECK(read_file_range(slice.file, slice.offset + (from - slice.begin) * element,
-                                 out.subspan((from - begin) * element, (to - from) * element)));
+  const auto& info = info_.tensors[found->second.info];
+  MUSTER_CHECK(check_within(slice, info));
+  const auto element = info.element_bytes();
+  MUSTER_ASSERT(out.size() == static_cast<std::size_t>(slice.numel()) * element);
+  for (const auto& stored : found->second.stored) {
+    for (const auto& run : intersect(stored.slice, slice)) {
+      const auto from = stored.offset + static_cast<std::uint64_t>(run.a) * element;
+      MUSTER_CHECK(read_file_range(stored.file, from,
+                                   out.subspan(static_cast<std::size_t>(run.b) * element,
+                                               static_cast<std::size_t>(run.count) * element)));
+    }
   }
   return {};
 }

@@ -65,17 +65,18 @@ Result<json::Object> write_slices(const std::string& folder, std::span<const Ten
   MUSTER_TRY(UniqueFd fd, open_file(folder + "/" + name, O_WRONLY | O_CREAT | O_TRUNC));
   BlockWriter out(std::move(fd));
   json::Array placed;
-  for (const TensorSlice& slice : slices) {
+  for (const TensorSlice& piece : slices) {
     const auto tensor = std::find_if(info.tensors.begin(), info.tensors.end(),
-                                     [&](const TensorInfo& t) { return t.name == slice.tensor; });
+                                     [&](const TensorInfo& t) { return t.name == piece.slice.tensor; });
     MUSTER_ASSERT(tensor != info.tensors.end());
     MUSTER_CHECK(out.align());
-    placed.push_back(json::Object{{"tensor", slice.tensor},
-                                  {"begin", slice.begin},
-                                  {"end", slice.begin + slice.bytes.size() / tensor->element_bytes()},
-                                  {"file", name},
-                                  {"offset", out.bytes()}});
-    MUSTER_CHECK(out.append(chars(slice.bytes)));
+    MUSTER_ASSERT(piece.bytes.size() ==
+                  static_cast<std::size_t>(piece.slice.numel()) * tensor->element_bytes());
+    auto object = slice_to_json(piece.slice, *tensor);
+    object["file"] = name;
+    object["offset"] = out.bytes();
+    placed.push_back(std::move(object));
+    MUSTER_CHECK(out.append(chars(piece.bytes)));
   }
   MUSTER_CHECK(out.sync());
   json::Object file{{"name", name}, {"bytes", out.bytes()}, {"node", writer.node}};

@@ -96,6 +96,17 @@ Range part_of(std::int64_t total, int part, int parts) {
 
 std::int64_t Box::numel() const { return product(length); }
 
+bool meet(const Box& a, const Box& b) {
+  MUSTER_ASSERT(a.start.size() == b.start.size());
+  for (std::size_t axis = 0; axis < a.start.size(); ++axis) {
+    if (std::max(a.start[axis], b.start[axis]) >=
+        std::min(a.start[axis] + a.length[axis], b.start[axis] + b.length[axis])) {
+      return false;
+    }
+  }
+  return true;
+}
+
 Box whole_box(std::vector<std::int64_t> shape) {
   return {std::vector<std::int64_t>(shape.size(), 0), std::move(shape)};
 }

@@ -35,6 +35,9 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
+// Whether two boxes of one tensor share an element.
+bool meet(const Box& a, const Box& b);
+
 Box whole_box(std::vector<std::int64_t> shape);
 
 struct Slice {

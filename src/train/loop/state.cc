@@ -19,15 +19,16 @@ void append_slices(const ParamTable& table, const FlatBuffer& buffer, const std:
     const Range part{std::max(range.begin, param.offset), std::min(range.end, param.offset + param.numel)};
     if (part.begin >= part.end) continue;
     out.push_back(
-        {prefix + param.name, static_cast<std::uint64_t>(part.begin - param.offset), buffer.bytes(part)});
+        {{prefix + param.name, whole_box(param.shape), {part.begin - param.offset, part.end - param.offset}},
+         buffer.bytes(part)});
   }
 }
 
 Result<void> read_all(Reader& reader, const ParamTable& table, const std::string& prefix,
                       FlatBuffer& buffer) {
   for (const Param& param : table.params()) {
-    MUSTER_CHECK(
-        reader.read(prefix + param.name, 0, buffer.bytes(Range{param.offset, param.offset + param.numel})));
+    MUSTER_CHECK(reader.read(whole_slice(prefix + param.name, whole_box(param.shape)),
+                             buffer.bytes({param.offset, param.offset + param.numel})));
   }
   return {};
 }

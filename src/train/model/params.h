@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "train/layout/layout.h"
 
 namespace muster::train {
 
@@ -69,14 +70,6 @@ struct Param {
   std::int64_t offset = 0;          // first element in the flat buffer
   std::int64_t numel = 0;
   const ParamSpec* spec = nullptr;
-};
-
-// The elements [begin, end) of the flat buffer.
-struct Range {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  std::int64_t size() const { return end - begin; }
-  bool operator==(const Range&) const = default;
 };
 
 // Stored parameters, counted without a table: for refusing a model before anything is allocated.
