@@ -11,16 +11,17 @@
 namespace muster::train {
 namespace {
 
-// Runs `rank_main` once per rank of a thread world; the comms are made before any of them starts.
+// Runs `rank_main` once per rank of a thread world; the comms are made before any of them starts, and those
+// that it does not reset live until all have ended.
 std::vector<std::string> on_ranks(int size, Millis wait,
-                                  const std::function<std::string(std::unique_ptr<Comm>)>& rank_main) {
+                                  const std::function<std::string(std::unique_ptr<Comm>&)>& rank_main) {
   ThreadWorld world(size, wait);
   std::vector<std::unique_ptr<Comm>> comms;
   for (int rank = 0; rank < size; ++rank) comms.push_back(std::make_unique<Comm>("test", world.join(rank)));
   std::vector<std::string> answers(static_cast<std::size_t>(size));
   std::vector<std::jthread> threads;
   for (std::size_t rank = 0; rank < comms.size(); ++rank) {
-    threads.emplace_back([&, rank] { answers[rank] = rank_main(std::move(comms[rank])); });
+    threads.emplace_back([&, rank] { answers[rank] = rank_main(comms[rank]); });
   }
   threads.clear();
   return answers;
@@ -41,15 +42,19 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Contract, testing::Values(1, 2, 3, 5));
 
 TEST(Single, NeedsNoPeer) {
   for (const CommCheck& check : comm_contract(Millis(100))) {
-    EXPECT_EQ(check.run(std::make_unique<Comm>("test", single_transport())), "") << check.name;
+    auto comm = std::make_unique<Comm>("test", single_transport());
+    EXPECT_EQ(check.run(comm), "") << check.name;
   }
 }
 
 // Two ranks that each wait for a message the other never sends, while the third has finished.
 TEST(Deadlock, IsReportedAtOnceWithWhatEachRankWaitsFor) {
   const auto start = std::chrono::steady_clock::now();
-  const auto answers = on_ranks(3, Millis(60'000), [](std::unique_ptr<Comm> comm) -> std::string {
-    if (comm->rank() == 2) return "";
+  const auto answers = on_ranks(3, Millis(60'000), [](std::unique_ptr<Comm>& comm) -> std::string {
+    if (comm->rank() == 2) {
+      comm.reset();
+      return "";
+    }
     std::array<std::byte, 8> bytes{};
     const Receive receive{.from = 1 - comm->rank(), .data = bytes};
     const auto done = comm->exchange({}, std::span(&receive, 1));
@@ -68,7 +73,7 @@ TEST(Deadlock, IsReportedAtOnceWithWhatEachRankWaitsFor) {
 
 // Sends are rendezvous: what gloo's buffers would let pass is a deadlock here.
 TEST(Deadlock, SendBeforeReceiveOnBothSides) {
-  const auto answers = on_ranks(2, Millis(60'000), [](std::unique_ptr<Comm> comm) -> std::string {
+  const auto answers = on_ranks(2, Millis(60'000), [](std::unique_ptr<Comm>& comm) -> std::string {
     std::array<std::byte, 8> bytes{};
     const Send send{.to = 1 - comm->rank(), .data = bytes};
     const Receive receive{.from = 1 - comm->rank(), .data = bytes};
@@ -80,7 +85,7 @@ TEST(Deadlock, SendBeforeReceiveOnBothSides) {
 }
 
 TEST(Mismatch, NamesBothRanksAndSizes) {
-  const auto answers = on_ranks(2, Millis(60'000), [](std::unique_ptr<Comm> comm) -> std::string {
+  const auto answers = on_ranks(2, Millis(60'000), [](std::unique_ptr<Comm>& comm) -> std::string {
     std::vector<float> data(comm->rank() == 0 ? 8 : 12);
     const auto done = comm->all_reduce<float>(data);
     return done ? "passed" : done.error().message;
@@ -93,7 +98,7 @@ TEST(Mismatch, NamesBothRanksAndSizes) {
 }
 
 TEST(Abort, EndsAWaitAtOnce) {
-  const auto answers = on_ranks(2, Millis(60'000), [](std::unique_ptr<Comm> comm) -> std::string {
+  const auto answers = on_ranks(2, Millis(60'000), [](std::unique_ptr<Comm>& comm) -> std::string {
     if (comm->rank() == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       comm->abort("test over");

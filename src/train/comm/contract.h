@@ -14,8 +14,10 @@ namespace muster::train {
 
 struct CommCheck {
   std::string name;
-  // Run on every rank of the group. Empty: passed; else what was wrong. Owns the group: a check may leave it.
-  std::function<std::string(std::unique_ptr<Comm>)> run;
+  // Run on every rank of the group. Empty: passed; else what was wrong. A check may leave the group (reset);
+  // a comm that it leaves in place the caller keeps until the check is over on every rank, because a rank
+  // that goes earlier is an error to those that still work.
+  std::function<std::string(std::unique_ptr<Comm>&)> run;
 };
 
 // `wait`: the time-out the group was made with, for the checks that run into it.
