@@ -33,7 +33,7 @@ Check missing(const std::string& line) {
   check.message = colon == std::string::npos ? "not in force" : line.substr(colon + 2);
   if (check.name == "an unprivileged user for jobs") {
     check.remedy =
-        "useradd --system muster, and programs in a folder that others may enter, or [local] user = NAME";
+        "useradd --system muster, and programs that others may read and execute, or [local] user = NAME";
   } else if (check.name == "built-in programs for jobs") {
     check.remedy =
         "put the programs and their libraries where others may read them, or name another [local] user";

@@ -14,6 +14,7 @@ std::string encode(const NodeReport& report) {
                                  {"remedy", report.remedy},
                                  {"in_force", json::from_string_list(report.in_force)},
                                  {"missing", json::from_string_list(report.missing)},
+                                 {"reach", json::from_string_list(report.reach)},
                                  {"not_startable", report.not_startable}});
 }
 
@@ -25,10 +26,12 @@ Result<NodeReport> decode_node_report(std::string_view text) {
   MUSTER_TRY(report.not_startable, json::get_string(object, "not_startable"));
   const auto* in_force = json::opt_array(object, "in_force");
   const auto* missing = json::opt_array(object, "missing");
-  if (in_force == nullptr || missing == nullptr)
+  const auto* reach = json::opt_array(object, "reach");
+  if (in_force == nullptr || missing == nullptr || reach == nullptr)
     return fail(ErrorCode::corrupt, "a node report without its lists");
   report.in_force = json::string_list(*in_force);
   report.missing = json::string_list(*missing);
+  report.reach = json::string_list(*reach);
   return report;
 }
 

@@ -18,6 +18,9 @@ inline constexpr int kLockFd = 3;
 inline constexpr int kReportFd = 4;
 inline constexpr const char* kFdsVariable = "MUSTER_NODE_FDS";
 
+// How a line of NodeReport::missing begins when a control group could not be entered.
+inline constexpr const char* kLimitsMissing = "limits of the node: ";
+
 // What came out of making a node.
 struct NodeReport {
   std::string error;                  // why there is no node; empty: it is made
@@ -25,7 +28,8 @@ struct NodeReport {
   std::vector<std::string> in_force;  // "pid namespace", ...
   std::vector<std::string> missing;   // and why
   bool names_resolve = true;          // not sent: for the inner process
-  std::string not_startable;          // probe: what the job's user cannot start, and why
+  std::vector<std::string> reach;     // probe: what NodePlan::reach must hold
+  std::string not_startable;          // probe: what the job's user cannot start in spite of that, and why
 };
 std::string encode(const NodeReport& report);
 Result<NodeReport> decode_node_report(std::string_view json);

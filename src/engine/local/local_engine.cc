@@ -172,6 +172,7 @@ Result<void> LocalEngine::Impl::fill_folder(const std::string& folder, const dom
   plan.data_directory = options_.data_directory;
   plan.host_name = "algo-" + std::to_string(launch.id.rank + 1);
   plan.user = machine_.user;
+  plan.reach = machine_.reach;
   plan.cgroups = machine_.cgroups.process_groups(launch.node);
   return furnish_folder(folder, plan, hosts_file(names));
 }

@@ -27,7 +27,7 @@ struct Options {
   std::string endpoint_url;    // of musterd, as runners and jobs reach it
   int nodes = 2;               // 1 .. 250
   // `[local] user`: whom jobs run as when musterd is root. Empty: "muster" if there is such a user, else
-  // "nobody", if they can reach the programs; else root with few capabilities.
+  // "nobody", if that one can start the programs; else root with few capabilities.
   std::string user;
   bool namespaces = true;    // false: as if the machine refused them
   Millis drain_max{60'000};  // how long a dead runner's spool may take to be shipped

@@ -49,9 +49,9 @@ Result<void> check_options(Options& options) {
   return make_directories(options.data_directory + "/run", 0700);
 }
 
-// The built-in programs that stand beside the runner.
+// What jobs start: a shell, and the built-in programs that stand beside the runner.
 std::vector<std::string> programs_in(const std::string& folder) {
-  std::vector<std::string> found;
+  std::vector<std::string> found{"/bin/sh"};
   for (const auto* name : {"muster-train", "muster-data"}) {
     auto path = folder + "/" + name;
     if (::access(path.c_str(), X_OK) == 0) found.push_back(std::move(path));
@@ -86,51 +86,65 @@ std::string cgroup_name(const std::string& data_directory) {
   return "muster-" + crypto::hex(crypto::sha256(data_directory)).substr(0, 8);
 }
 
+Machine judge(Findings findings) {
+  auto& [root, namespaces, user_named, choice, report, limits, no_limits] = findings;
+  Machine machine;
+  machine.isolated = namespaces && report.error.empty();
+  auto& said = machine.inventory.isolation;
+  auto& not_said = machine.inventory.not_isolated;
+  if (!machine.isolated) {
+    machine.refusal = namespaces ? report.error : "they are switched off by an option";
+    machine.remedy = namespaces ? report.remedy : "leave the option out";
+    not_said.push_back("namespaces: " + machine.refusal + "; only muster/train and muster/data run");
+    if (root && choice.user.change) choice = as_root("that needs namespaces");
+  } else {
+    said = report.in_force;
+    if (!report.not_startable.empty()) {
+      const auto why = "user " + choice.user.name + " cannot start " + report.not_startable;
+      if (user_named) choice.missing = "built-in programs for jobs: " + why;
+      if (!user_named) choice = as_root(why);
+    }
+    if (choice.user.change) machine.reach = report.reach;
+  }
+  machine.user = choice.user;
+  said.push_back(choice.in_force);
+  if (!machine.reach.empty()) {
+    said.push_back("of folders that are closed to " + choice.user.name + ", jobs see " +
+                   join(machine.reach, ", ") + " and nothing else");
+  }
+  append(not_said, report.missing);
+  if (!choice.missing.empty()) not_said.push_back(choice.missing);
+  const bool entered = std::none_of(report.missing.begin(), report.missing.end(),
+                                    [](const auto& line) { return line.starts_with(kLimitsMissing); });
+  if (entered) append(said, limits);
+  append(not_said, no_limits);
+  not_said.emplace_back(
+      "network: jobs share the machine's; two of them cannot listen on one port of all addresses");
+  return machine;
+}
+
 Result<Machine> survey(Options& options, const std::string& cgroups) {
   MUSTER_CHECK(check_options(options));
-  const auto run_directory = options.data_directory + "/run";
-  const auto programs = std::filesystem::path(options.runner_program).parent_path().string();
-  MUSTER_TRY(auto choice, choose_user(options.user, programs));
-
-  Machine machine;
-  auto& inventory = machine.inventory;
-  inventory.nodes = cut_machine(options.nodes);
-  machine.cgroups = Cgroups::make(cgroups, inventory.nodes);
+  MUSTER_TRY(auto choice, choose_user(options.user));
+  auto nodes = cut_machine(options.nodes);
+  auto groups = Cgroups::make(cgroups, nodes);
 
   NodePlan plan;
   plan.isolate = options.namespaces;
   plan.data_directory = options.data_directory;
   plan.user = choice.user;
-  if (choice.user.change) plan.trials = programs_in(programs);
-  plan.cgroups = machine.cgroups.process_groups(inventory.nodes.front().name);
-  MUSTER_TRY(auto report, probe(options.runner_program, run_directory, plan));
-  if (!report.not_startable.empty()) {
-    const auto why = "user " + choice.user.name + " cannot start " + report.not_startable;
-    if (options.user.empty()) {
-      choice = as_root(why);
-    } else {
-      choice.missing = "built-in programs for jobs: " + why;
-    }
-  }
-  machine.isolated = options.namespaces && report.error.empty();
-  if (!machine.isolated) {
-    machine.refusal = options.namespaces ? report.error : "they are switched off by an option";
-    machine.remedy = options.namespaces ? report.remedy : "leave the option out";
-    report.in_force.clear();
-    report.missing = {"namespaces: " + machine.refusal + "; only muster/train and muster/data run"};
-    choice.user.change = false;
-    choice.missing = ::geteuid() == 0 ? "an unprivileged user for jobs: that needs namespaces" : "";
-    choice.in_force = ::geteuid() == 0 ? "jobs run as root with few capabilities" : choice.in_force;
-  }
-  machine.user = choice.user;
-  append(inventory.isolation, report.in_force);
-  inventory.isolation.push_back(choice.in_force);
-  append(inventory.isolation, machine.cgroups.in_force());
-  append(inventory.not_isolated, report.missing);
-  if (!choice.missing.empty()) inventory.not_isolated.push_back(choice.missing);
-  append(inventory.not_isolated, machine.cgroups.missing());
-  inventory.not_isolated.emplace_back(
-      "network: jobs share the machine's; two of them cannot listen on one port of all addresses");
+  plan.trials = programs_in(std::filesystem::path(options.runner_program).parent_path().string());
+  plan.cgroups = groups.process_groups(nodes.front().name);
+  MUSTER_TRY(auto report, probe(options.runner_program, options.data_directory + "/run", plan));
+  auto machine = judge({.root = ::geteuid() == 0,
+                        .namespaces = options.namespaces,
+                        .user_named = !options.user.empty(),
+                        .choice = std::move(choice),
+                        .report = std::move(report),
+                        .limits = groups.in_force(),
+                        .no_limits = groups.missing()});
+  machine.inventory.nodes = std::move(nodes);
+  machine.cgroups = std::move(groups);
   return machine;
 }
 

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "domain/cluster.h"
 #include "engine/local/cgroups.h"
+#include "engine/local/handshake.h"
 #include "engine/local/local_engine.h"
 #include "engine/local/users.h"
 
@@ -15,6 +17,7 @@ namespace muster::engine::local {
 struct Machine {
   domain::Inventory inventory;
   JobUser user;
+  std::vector<std::string> reach;  // NodePlan::reach of every node
   Cgroups cgroups;
   bool isolated = true;
   std::string refusal;  // why not
@@ -24,6 +27,21 @@ struct Machine {
 // Checks the options (and makes their paths canonical), makes run/ and the cgroups named `cgroups`, and tries
 // a node out.
 Result<Machine> survey(Options& options, const std::string& cgroups);
+
+// What was found out before it is put into words.
+struct Findings {
+  bool root = false;        // musterd is root
+  bool namespaces = true;   // Options::namespaces
+  bool user_named = false;  // by `[local] user`
+  UserChoice choice;
+  NodeReport report;                // of the probe, made with that choice
+  std::vector<std::string> limits;  // Cgroups::in_force()
+  std::vector<std::string> no_limits;
+};
+
+// Whom jobs run as, and what is said at the start and by doctor: isolation and not_isolated of the inventory.
+// Nodes and control groups are left empty. Pure.
+Machine judge(Findings findings);
 
 // The name of the engine's cgroups: one a data directory.
 std::string cgroup_name(const std::string& data_directory);

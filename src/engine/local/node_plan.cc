@@ -18,6 +18,7 @@ std::string encode(const NodePlan& plan) {
                                  {"host_name", plan.host_name},
                                  {"user", std::move(user)},
                                  {"cgroups", json::from_string_list(plan.cgroups)},
+                                 {"reach", json::from_string_list(plan.reach)},
                                  {"trials", json::from_string_list(plan.trials)}});
 }
 
@@ -64,6 +65,7 @@ Result<NodePlan> decode_node_plan(std::string_view text) {
   const auto* cgroups = json::opt_array(object, "cgroups");
   if (cgroups == nullptr) return fail(ErrorCode::corrupt, "cgroups must be a list of paths");
   plan.cgroups = json::string_list(*cgroups);
+  if (const auto* reach = json::opt_array(object, "reach")) plan.reach = json::string_list(*reach);
   if (const auto* trials = json::opt_array(object, "trials")) plan.trials = json::string_list(*trials);
   return plan;
 }

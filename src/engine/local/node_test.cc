@@ -1,12 +1,10 @@
-// What a job sees and can do inside a node, and what is left of it afterwards. As root and, in a second
-// process, as a normal user.
+// What a job sees and can do inside a node, and what is left of it afterwards. ./test runs this as root and
+// again as a normal user.
 #include <fcntl.h>
-#include <grp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -154,26 +152,46 @@ TEST(Node, JobsOfRootRunAsAnotherUser) {
   EXPECT_NE(::access("/etc/muster-was-here", F_OK), 0);
 }
 
-// Programs of root in a folder of root, as in a clone below /root: nobody cannot start them.
-TEST(Node, JobsOfRootRunAsRootWhereNobodyCannotReachThePrograms) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root may change users";
-  TempDir closed;
-  const auto look = [&](mode_t mode) {
-    EXPECT_EQ(::chmod(closed.path().c_str(), mode), 0);
-    Options options{.data_directory = closed / "data", .runner_program = closed / "muster-runner"};
-    const auto engine = LocalEngine::create(options);
-    EXPECT_TRUE(engine.has_value()) << engine.error().message;
-    return engine ? join((*engine)->inventory()->not_isolated, "\n") : "";
+// Programs of root below a folder of root, as in a clone below /root.
+class ProgramsInAClosedFolder : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root may change users";
+    namespace fs = std::filesystem;
+    fs::create_directories(bin());
+    ASSERT_EQ(::chmod(bin().c_str(), 0755), 0);
+    fs::copy_file(MUSTER_TEST_RUNNER, bin() + "/muster-runner");
+    fs::copy_file("/bin/cat", bin() + "/muster-train");
+    ASSERT_OK(write_file_atomic(closed_ / "secret", "of root", 0644));
+    ASSERT_EQ(::chmod(closed_.path().c_str(), 0700), 0);
+  }
+  std::string bin() const { return closed_ / "clone/bin"; }
+
+  TempDir closed_;
+};
+
+TEST_F(ProgramsInAClosedFolder, AreReachedByJobsAndNothingElseIs) {
+  LocalWorld world(true, "", bin() + "/muster-runner");
+  const auto inventory = world.engine().inventory();
+  EXPECT_EQ(join(inventory->not_isolated, "\n").find("unprivileged user"), std::string::npos);
+  EXPECT_NE(join(inventory->isolation, "\n").find(bin()), std::string::npos);
+  const auto said = run(world, "id -u; echo started | " + bin() + "/muster-train; ls " + closed_.path() +
+                                   "; cat " + closed_ / "secret" + "; touch " + closed_ / "mine");
+  EXPECT_TRUE(said.out.starts_with("65534\nstarted\nclone\n")) << said.out;
+  EXPECT_EQ(said.out.find("of root"), std::string::npos) << said.out;
+  EXPECT_NE(::access((closed_ / "mine").c_str(), F_OK), 0);
+}
+
+TEST_F(ProgramsInAClosedFolder, AreRunAsRootWhenTheyAreClosedThemselves) {
+  const auto said = [&](const std::string& what, mode_t mode) {
+    EXPECT_EQ(::chmod(what.c_str(), mode), 0);
+    LocalWorld world(true, "", bin() + "/muster-runner");
+    return join(world.engine().inventory()->not_isolated, "\n");
   };
-  namespace fs = std::filesystem;
-  fs::copy_file(MUSTER_TEST_RUNNER, closed / "muster-runner");
-  EXPECT_NE(look(0700).find(closed.path() + " is closed to others"), std::string::npos);
-  EXPECT_EQ(look(0755).find("unprivileged user"), std::string::npos);
-  // The program can be reached, what it is made of cannot.
-  fs::copy_file("/bin/ls", closed / "muster-train");
-  EXPECT_EQ(look(0755).find("unprivileged user"), std::string::npos);
-  ASSERT_EQ(::chmod((closed / "muster-train").c_str(), 0700), 0);
-  EXPECT_NE(look(0755).find("cannot start " + (closed / "muster-train")), std::string::npos);
+  EXPECT_NE(said(bin(), 0700).find(bin() + " is closed to others"), std::string::npos);
+  EXPECT_EQ(said(bin(), 0755).find("unprivileged user"), std::string::npos);
+  EXPECT_NE(said(bin() + "/muster-train", 0700).find("cannot start " + bin() + "/muster-train"),
+            std::string::npos);
 }
 
 TEST(Node, IsInTheControlGroupsThatAreInForce) {
@@ -243,29 +261,6 @@ TEST(Node, LeavesNoMountBehind) {
   LocalWorld world;
   ASSERT_OK(world.engine().launch(world.gang(kAttempt, 2, {"stay"})));
   EXPECT_EQ(mounts(), before);
-}
-
-// All of the above once more without privileges.
-TEST(AsNormalUser, TheSameHolds) {
-  if (::geteuid() != 0) GTEST_SKIP() << "already a normal user";
-  TempDir scratch;
-  ASSERT_EQ(::chmod(scratch.path().c_str(), 0777), 0);
-  char self[4096] = {};
-  ASSERT_GT(::readlink("/proc/self/exe", self, sizeof self - 1), 0);
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    if (::setgroups(0, nullptr) != 0 || ::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(120);
-    ::setenv("TMPDIR", scratch.path().c_str(), 1);
-    ::setenv("HOME", scratch.path().c_str(), 1);
-    ::unsetenv("GTEST_OUTPUT");
-    ::execl(self, self, "--gtest_filter=-AsNormalUser*", "--gtest_brief=1", nullptr);
-    ::_exit(121);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 121) GTEST_SKIP() << "others cannot reach " << self;
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
 }
 
 }  // namespace

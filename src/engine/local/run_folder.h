@@ -40,6 +40,7 @@ struct NodePlan {
   std::string host_name;       // algo-2
   JobUser user;
   std::vector<std::string> cgroups;  // cgroup folders to join
+  std::vector<std::string> reach;    // folders below closed ones that `user` must get to all the same
   std::vector<std::string> trials;   // probe: programs that `user` must be able to start
 };
 std::string encode(const NodePlan& plan);

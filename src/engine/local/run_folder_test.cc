@@ -66,6 +66,7 @@ TEST(NodePlan, RoundTrips) {
   plan.user = {
       .change = true, .uid = 65534, .gid = 12, .groups = {12, 4000000000U}, .name = "nobody", .home = "/x"};
   plan.cgroups = {"/sys/fs/cgroup/a", "/sys/fs/cgroup/b"};
+  plan.reach = {"/root/muster/bin"};
   plan.trials = {"/opt/muster-train"};
   const auto back = decode_node_plan(encode(plan));
   ASSERT_TRUE(back.has_value()) << back.error().message;
@@ -84,6 +85,7 @@ TEST(NodeReport, RoundTrips) {
                           .remedy = "sysctl",
                           .in_force = {"a"},
                           .missing = {"b", "c"},
+                          .reach = {"/root/muster/bin"},
                           .not_startable = "d"};
   const auto back = decode_node_report(encode(report));
   ASSERT_TRUE(back.has_value());

@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "engine/local/handshake.h"
 #include "engine/local/mounts.h"
+#include "engine/local/reach.h"
 #include "engine/local/run_folder.h"
 #include "engine/local/trial.h"
 
@@ -168,8 +169,20 @@ Result<void> split_process(int folder, bool isolated, Handshake& handshake) {
 // The first program of a probe that the job's user cannot start.
 std::string try_programs(const NodePlan& plan) {
   for (const auto& program : plan.trials) {
-    if (const auto why = why_not_startable(plan.user, program); !why.empty()) return program + ": " + why;
+    const auto why = why_not_startable(plan.user, program);
+    if (why.empty()) continue;
+    const auto closed = barrier(plan.user, program.substr(0, program.rfind('/')));
+    return program + ": " + (closed.empty() ? why : closed + " is closed to others");
   }
+  return {};
+}
+
+// The way of the job's user to the programs; a probe finds out what is needed, and whether it is enough.
+Result<void> lead_to_programs(const NodePlan& plan, NodeReport& report) {
+  if (!plan.probe) return open_ways(plan.user, plan.reach);
+  report.reach = beyond_reach(plan.user, plan.trials);
+  const auto opened = open_ways(plan.user, report.reach);
+  report.not_startable = opened ? try_programs(plan) : opened.error().message;
   return {};
 }
 
@@ -181,7 +194,7 @@ Result<Node> make_node(const std::string& path, Handshake& handshake, NodeReport
   MUSTER_CHECK(write_pid(path, self));
   for (const auto& cgroup : plan.cgroups) {
     const auto entered = write_proc((cgroup + "/cgroup.procs").c_str(), "0");
-    if (!entered) report.missing.push_back("limits of the node: " + entered.error().message);
+    if (!entered) report.missing.push_back(kLimitsMissing + entered.error().message);
   }
   if (::chdir("/") != 0) return fail_errno("chdir /");
   if (plan.isolate) {
@@ -193,7 +206,7 @@ Result<Node> make_node(const std::string& path, Handshake& handshake, NodeReport
   MUSTER_TRY(auto folder, open_file(path, O_PATH | O_DIRECTORY));
   MUSTER_CHECK(split_process(folder.get(), plan.isolate, handshake));
   if (plan.isolate) MUSTER_CHECK(furnish(plan, folder.get(), report));
-  if (plan.probe) report.not_startable = try_programs(plan);
+  if (plan.isolate && plan.user.change) MUSTER_CHECK(lead_to_programs(plan, report));
   handshake.send(report);
   if (plan.probe) ::_exit(0);
 

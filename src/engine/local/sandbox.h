@@ -9,6 +9,7 @@
 //   /etc/hosts  names algo-1 .. algo-N
 //   /proc, /dev/shm, SysV IPC, host name   its own
 //   data directory   covered: no keys, no state, no other job, not even the launch's own folder by its path
+//   a folder closed to the job's user, with programs somewhere below it: only the way to those (reach.h)
 //
 // As root this takes mount, pid, IPC and UTS namespaces; otherwise a user namespace too, in which every uid
 // is itself. docs/adr/0008-local-nodes.md.

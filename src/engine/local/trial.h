@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "engine/local/sandbox.h"
 
@@ -12,5 +13,8 @@ namespace muster::engine::local {
 
 // Empty: it can. Otherwise what is not found or refused: "libtorch_cpu.so => not found".
 std::string why_not_startable(const JobUser& user, const std::string& program);
+
+// The program and the libraries that the loader finds for it, as we ourselves see them.
+std::vector<std::string> files_loaded_by(const std::string& program);
 
 }  // namespace muster::engine::local

@@ -2,12 +2,9 @@
 
 #include <grp.h>
 #include <pwd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <optional>
 
 namespace muster::engine::local {
@@ -64,24 +61,6 @@ JobUser job_user(const Account& account) {
           .home = kNodeHome};
 }
 
-bool may_search(const JobUser& user, const std::string& folder) {
-  struct stat info {};
-  if (::stat(folder.c_str(), &info) != 0) return false;
-  if (info.st_uid == user.uid) return (info.st_mode & S_IXUSR) != 0;
-  const bool in_group = std::find(user.groups.begin(), user.groups.end(), info.st_gid) != user.groups.end();
-  return (info.st_mode & (in_group ? S_IXGRP : S_IXOTH)) != 0;
-}
-
-// The first folder on the way to `path` that the user cannot pass; empty: none.
-std::string barrier(const JobUser& user, const std::string& path) {
-  std::string at;
-  for (const auto& part : std::filesystem::path(path)) {
-    at = (std::filesystem::path(at) / part).string();
-    if (!may_search(user, at)) return at;
-  }
-  return {};
-}
-
 UserChoice as_ourselves(const Account& self) {
   const char* home = std::getenv("HOME");
   UserChoice choice;
@@ -105,7 +84,7 @@ UserChoice as_root(const std::string& why) {
   return choice;
 }
 
-Result<UserChoice> choose_user(const std::string& wanted, const std::string& programs) {
+Result<UserChoice> choose_user(const std::string& wanted) {
   if (::geteuid() != 0) {
     const auto self =
         account(::geteuid()).value_or(Account{std::to_string(::geteuid()), ::geteuid(), ::getegid(), "/"});
@@ -130,12 +109,7 @@ Result<UserChoice> choose_user(const std::string& wanted, const std::string& pro
   auto found = account("muster");
   if (!found) found = account("nobody");
   if (!found) return as_root("there is neither a user 'muster' nor 'nobody'");
-  const auto user = job_user(*found);
-  if (const auto closed = barrier(user, programs); !closed.empty()) {
-    return as_root("user " + user.name + " cannot reach the programs in " + programs + " because " + closed +
-                   " is closed to others");
-  }
-  return UserChoice{.user = user, .in_force = "jobs run as " + user.name, .missing = {}};
+  return UserChoice{.user = job_user(*found), .in_force = "jobs run as " + found->name, .missing = {}};
 }
 
 }  // namespace muster::engine::local

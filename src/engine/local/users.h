@@ -14,9 +14,10 @@ struct UserChoice {
   std::string missing;   // why they run with more rights than they need; empty: they do not
 };
 
-// `wanted`: the setting `[local] user`, or empty for the default (local_engine.h). `programs`: folder that
-// the job's user must be able to reach. Errors: no such user; musterd is not root and may not change users.
-Result<UserChoice> choose_user(const std::string& wanted, const std::string& programs);
+// `wanted`: the setting `[local] user`, or empty for the default (local_engine.h). Whether that user can
+// start the programs is for a probe to say. Errors: no such user; musterd is not root and may not change
+// users.
+Result<UserChoice> choose_user(const std::string& wanted);
 
 // When the chosen one cannot do it: root with few capabilities, and why.
 UserChoice as_root(const std::string& why);

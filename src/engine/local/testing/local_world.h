@@ -23,8 +23,8 @@ namespace muster::engine::local {
 
 class LocalWorld {
  public:
-  explicit LocalWorld(bool namespaces = true, std::string user = "")
-      : options_(settings(namespaces, std::move(user))) {
+  explicit LocalWorld(bool namespaces = true, std::string user = "", std::string runner = MUSTER_TEST_RUNNER)
+      : options_(settings(namespaces, std::move(user), std::move(runner))) {
     // The job's user must be able to pass the folder above the data directory, as it must in real life.
     MUSTER_ASSERT(::chmod(dir_.path().c_str(), 0755) == 0);
     restart();
@@ -92,9 +92,9 @@ class LocalWorld {
   }
 
  private:
-  Options settings(bool namespaces, std::string user) const {
+  Options settings(bool namespaces, std::string user, std::string runner) const {
     return {.data_directory = dir_ / "data",
-            .runner_program = MUSTER_TEST_RUNNER,
+            .runner_program = std::move(runner),
             .endpoint_url = "http://127.0.0.1:9999",
             .nodes = 3,
             .user = std::move(user),
