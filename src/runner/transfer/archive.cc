@@ -130,7 +130,11 @@ Result<void> ArchiveWriter::add_file(const Tree& tree, const TreeEntry& entry, s
     if (stop.stop_requested()) return stopped();
     const auto count = ::read(file.get(), impl_->block.data(), std::min<std::uint64_t>(left, kBlock));
     if (count < 0) return fail_errno("read " + entry.name);
-    if (count == 0) return fail(ErrorCode::io, entry.name + " became shorter while it was read");
+    if (count == 0) {
+      return fail(ErrorCode::io, entry.name +
+                                     " became shorter while it was read; end what writes to it "
+                                     "before the command ends");
+    }
     const auto wanted = static_cast<std::size_t>(count);
     if (archive_write_data(a, impl_->block.data(), wanted) != count)
       return fail_archive(a, "archive " + entry.name);

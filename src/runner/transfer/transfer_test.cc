@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -275,6 +276,44 @@ TEST(Upload, failure_names_output_and_place) {
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().message,
             "cannot upload \"model\" to s3://nobucket/o: s3://nobucket/o/a: no bucket nobucket");
+}
+
+// 20 folders of 250 characters: made step by step, since no system call takes such a path.
+std::string too_long_a_path(const std::string& root) {
+  const std::string step(250, 'd');
+  std::string path;
+  UniqueFd folder(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(::mkdirat(folder.get(), step.c_str(), 0700), 0);
+    folder = UniqueFd(::openat(folder.get(), step.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    path += step + "/";
+  }
+  const UniqueFd file(::openat(folder.get(), "weights", O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  EXPECT_TRUE(file);
+  return path + "weights";
+}
+
+TEST(Upload, a_file_that_cannot_be_read_is_named_with_the_remedy) {
+  FakeObjects store;
+  TempDir folder;
+  std::vector<std::string> log;
+  const domain::Output model{.name = "model",
+                             .local_path = "/opt/ml/model",
+                             .s3_uri = "s3://b/o/model.tar.gz",
+                             .form = domain::Output::Form::tar_gz,
+                             .merged = true};
+  fs::create_directories(folder / "ml0/model");
+  const auto path = too_long_a_path(folder / "ml0/model");
+  const auto done = upload_output(store, model, context_of(folder, 0, 1, &log), kNever);
+  ASSERT_FALSE(done);
+  const auto& message = done.error().message;
+  EXPECT_NE(message.find("model: cannot read ddd"), std::string::npos) << message;
+  EXPECT_NE(message.find("d/weights: its path has " + std::to_string(path.size()) +
+                         " bytes, at most 4095 can be opened; write to a shorter path"),
+            std::string::npos)
+      << message;
+  EXPECT_LT(message.size(), 900U) << "the remedy must fit into a failure reason";
+  EXPECT_EQ(failure_of(done.error()).cause, domain::Cause::program);
 }
 
 CheckpointOptions checkpoint_options(TempDir& folder, int world, std::vector<std::string>* log) {

@@ -12,8 +12,35 @@
 #include <climits>
 #include <memory>
 
+#include "base/text.h"
+
 namespace muster::runner {
 namespace {
+
+// A path for a person: its middle is left out, so that a remedy after it fits into a failure reason.
+std::string short_path(const std::string& path) {
+  constexpr std::size_t kEnd = 120;
+  if (path.size() <= 2 * kEnd) return to_utf8_lossy(path);
+  return to_utf8_lossy(path.substr(0, kEnd)) + "..." + to_utf8_lossy(path.substr(path.size() - kEnd));
+}
+
+// Why a file of the job cannot be taken along, and what its author can do. The job's fault, all of it.
+tl::unexpected<Error> unreadable(const std::string& path, int error_number) {
+  const auto what = "cannot read " + short_path(path) + ": ";
+  constexpr std::string_view kElsewhere = ", or write it outside this folder";
+  if (error_number == ENAMETOOLONG) {
+    return fail(ErrorCode::invalid_argument, what + "its path has " + std::to_string(path.size()) +
+                                                 " bytes, at most " + std::to_string(PATH_MAX - 1) +
+                                                 " can be opened; write to a shorter path" +
+                                                 std::string(kElsewhere));
+  }
+  auto refused = fail_errno("cannot read " + short_path(path), error_number);
+  auto& error = refused.value();
+  if (error.code == ErrorCode::permission_denied) {
+    error.message += "; make it readable (chmod u+rX) before the command ends" + std::string(kElsewhere);
+  }
+  return refused;
+}
 
 Result<UniqueFd> open_below(int root, const std::string& name, std::uint64_t flags, std::uint64_t resolve) {
   open_how how{};
@@ -22,7 +49,7 @@ Result<UniqueFd> open_below(int root, const std::string& name, std::uint64_t fla
   for (;;) {
     const auto fd = ::syscall(SYS_openat2, root, name.c_str(), &how, sizeof how);
     if (fd >= 0) return UniqueFd(static_cast<int>(fd));
-    if (errno != EINTR && errno != EAGAIN) return fail_errno("open " + name);
+    if (errno != EINTR && errno != EAGAIN) return unreadable(name, errno);
   }
 }
 
@@ -86,8 +113,9 @@ Result<std::vector<TreeEntry>> Tree::list() const {
 Result<void> Tree::list_into(const UniqueFd& folder, const std::string& prefix, int depth,
                              std::vector<TreeEntry>& out) const {
   if (depth > kDepthMax) {
-    return fail(ErrorCode::resource_exhausted,
-                prefix + " is nested more than " + std::to_string(kDepthMax) + " folders deep");
+    return fail(ErrorCode::invalid_argument,
+                short_path(prefix) + " is nested more than " + std::to_string(kDepthMax) +
+                    " folders deep; write to fewer levels, or outside this folder");
   }
   MUSTER_TRY(const auto names, names_in(folder));
   for (const auto& name : names) {
@@ -112,7 +140,7 @@ Result<void> Tree::list_into(const UniqueFd& folder, const std::string& prefix, 
     UniqueFd inner(::openat(folder.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!inner) {
       if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) continue;
-      return fail_errno("open " + below);
+      return unreadable(below, errno);
     }
     MUSTER_CHECK(list_into(inner, below, depth + 1, out));
   }
@@ -121,10 +149,11 @@ Result<void> Tree::list_into(const UniqueFd& folder, const std::string& prefix, 
 
 Result<UniqueFd> Tree::open_file(std::string_view name) const {
   // O_NONBLOCK: a FIFO must not hold the runner up.
-  MUSTER_TRY(auto file, open_below(root_.get(), std::string(name), O_RDONLY | O_NONBLOCK,
-                                   RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS));
+  auto file = open_below(root_.get(), std::string(name), O_RDONLY | O_NONBLOCK,
+                         RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS);
+  if (!file) return tl::unexpected(file.error().with_context(path_));
   struct stat info {};
-  if (::fstat(file.get(), &info) != 0) return fail_errno("stat " + std::string(name));
+  if (::fstat(file->get(), &info) != 0) return fail_errno("stat " + std::string(name));
   if (!S_ISREG(info.st_mode)) {
     return fail(ErrorCode::unsupported, std::string(name) + " is not a regular file");
   }

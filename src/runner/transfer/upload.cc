@@ -112,8 +112,8 @@ class OutputUpload {
       if (entry.kind == TreeEntry::Kind::other) {
         log(entry.name + " is left out: it is a socket, pipe or device");
       } else if (!is_utf8(entry.name)) {
-        return fail(ErrorCode::invalid_argument,
-                    "the file name " + to_utf8_lossy(entry.name) + " is not UTF-8, so it cannot be a key");
+        return fail(ErrorCode::invalid_argument, "the file name " + to_utf8_lossy(entry.name) +
+                                                     " is not UTF-8, so it cannot be a key; rename it");
       } else {
         files.push_back(entry);
       }
