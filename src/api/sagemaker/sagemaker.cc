@@ -65,8 +65,11 @@ std::string check_image(const Context& context, std::string_view member, const s
 void check_instance_type(const Context& context, std::string_view member, const std::string& type,
                          Problems& problems) {
   const auto rule = look_up(context.options.instance_types, type);
-  problems.add_if(rule != "local", std::string(member) + " is " + type +
-                                       ", which [instance_types] in muster.toml does not allow here");
+  problems.add_if(rule != "local",
+                  std::string(member) + " is " + type +
+                      ", which [instance_types] in muster.toml does not allow here; ask for another type, or "
+                      "write \"" +
+                      type + "\" = \"local\" there and start musterd again");
 }
 
 std::string rehearsal_notice(std::string_view instance_type) {

@@ -224,6 +224,16 @@ TEST_F(SageMaker, ListPagesInOrderWithoutRepeating) {
       SizeIs(6));
 }
 
+TEST_F(SageMaker, ARefusedInstanceTypeComesWithTheRemedy) {
+  Options options;
+  options.instance_types["ml.m5*"] = "refuse";
+  operations_ = operations(service_, model_, options);
+  const auto answer = call("CreateTrainingJob", kTraining);
+  ASSERT_FALSE(answer);
+  EXPECT_THAT(answer.error().error.message,
+              HasSubstr("does not allow here; ask for another type, or write \"ml.m5.large\" = \"local\""));
+}
+
 // What `aws`, boto3 and the SageMaker SDKs 2 and 3 put into their requests.
 TEST_F(SageMaker, AcceptsWhatRealClientsSend) {
   Options options;
