@@ -21,6 +21,7 @@
 #include "data/directory/directory.h"
 #include "data/objectstore/object_store.h"
 #include "engine/local/local_engine.h"
+#include "engine/local/run_folder.h"
 #include "service/running.h"
 #include "store/sqlite/store.h"
 #include "telemetry/logs/log_store.h"
@@ -143,6 +144,15 @@ Result<void> ensure_root_key(service::Service& service, const api::Keyring& keyr
   return directory.write_root_key({made.credentials.access_key, made.credentials.secret_key});
 }
 
+// What `muster down --now` has killed was stopped by a user, not lost. Said before the last reports of the
+// dead come in, which would tell of killed commands.
+void settle_killed(service::Service& service, const data::DataDirectory& directory) {
+  for (const auto& launch : engine::local::killed_launches(directory.run())) {
+    const auto reply = service.call(control::RankKilled{launch, "with the service by `muster down --now`"});
+    if (!reply) spdlog::warn("{} will count as lost: {}", to_string(launch), reply.error().message);
+  }
+}
+
 std::string runner_program() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path().string() + "/muster-runner";
 }
@@ -190,6 +200,7 @@ Result<void> serve(const Arguments& arguments) {
   };
   MUSTER_TRY(const auto service, service::start({*store, *engine, *logs, keyring, clock}, options));
   MUSTER_CHECK(ensure_root_key(*service, keyring, directory, clock));
+  settle_killed(*service, directory);
 
   const auto model = api::Model::load();
   api::Authenticator authenticator(*service, keyring, clock, config.account);

@@ -72,6 +72,12 @@ struct RankGone {
   domain::LaunchId launch;
   std::string message;
 };
+// A user has ended the launch's runner behind the service's back: its job is stopped, not lost. `how` ends
+// the sentence "Stopped ...".
+struct RankKilled {
+  domain::LaunchId launch;
+  std::string how;
+};
 struct RankReleased {
   domain::LaunchId launch;
 };
@@ -85,7 +91,7 @@ struct Tick {
 };
 
 using Event = std::variant<SubmitJob, StopJob, PruneJobs, AddAccessKey, OutboxDone, Report, EngineInventory,
-                           LaunchBegun, LaunchDone, RankGone, RankReleased, RankHeard, Tick>;
+                           LaunchBegun, LaunchDone, RankGone, RankKilled, RankReleased, RankHeard, Tick>;
 
 // ---- what a decision is ----
 
@@ -100,7 +106,7 @@ struct Reply {
 
 struct Decision {
   domain::Commit commit;
-  std::optional<Reply> reply;  // for SubmitJob, StopJob, PruneJobs, AddAccessKey, Report
+  std::optional<Reply> reply;  // for SubmitJob, StopJob, PruneJobs, AddAccessKey, Report, RankKilled
 };
 
 // How long a silent runner is believed to live, what a tick is worth at most, and how much longer than the

@@ -46,6 +46,16 @@ class Control {
     return send(Report{{launch, number, phase, "words", std::move(exit)}});
   }
 
+  // As the last commit left it.
+  const domain::Job& job_put(domain::JobId id) const {
+    for (const auto& change : last_commit.changes) {
+      const auto* put = std::get_if<domain::Put>(&change);
+      const auto* job = put != nullptr ? std::get_if<domain::Job>(&put->record) : nullptr;
+      if (job != nullptr && job->id == id) return *job;
+    }
+    throw std::logic_error("the last commit did not put " + to_string(id));
+  }
+
   State state;
   Time now{1'000};
   domain::Commit last_commit;
@@ -91,6 +101,22 @@ TEST_F(ControlTest, StrangersAndOldIncarnationsAreStaleAndLeaveNoTrace) {
   }
   EXPECT_EQ(control.state.seen.size(), seen);
   EXPECT_EQ(control.state.guards.size(), 2U);
+}
+
+TEST_F(ControlTest, AJobWhoseRunnersAUserKilledIsStoppedAndNotLost) {
+  control.report(launch(0), 1, RankPhase::preparing);
+  const auto id = control.state.jobs.begin()->first;
+  control.send(RankKilled{launch(0), "with the service"});
+  control.send(RankKilled{launch(1), "with the service"});
+  control.send(RankKilled{launch(1, 99), "with the service"});  // of a job that has ended meanwhile
+  // What the dead runner left behind tells of a killed command; it does not matter any more.
+  control.report(launch(0), 2, RankPhase::exited, exit_of(143, "killed"));
+  control.send(RankGone{launch(0), "runner killed by signal 9"});
+  control.send(RankGone{launch(1), "runner killed by signal 9"});
+  const auto& job = control.job_put(id);
+  EXPECT_EQ(job.end->outcome, domain::Outcome::stopped);
+  EXPECT_EQ(job.end->cause, domain::Cause::user);
+  EXPECT_EQ(job.history.back().message, "Stopped with the service");
 }
 
 TEST_F(ControlTest, ALostRankIsStaleWhileItsJobLives) {

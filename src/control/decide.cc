@@ -202,6 +202,18 @@ struct Decide {
     return decision;
   }
 
+  Decision operator()(const RankKilled& event) const {
+    Decision decision;
+    decision.reply.emplace();
+    const auto known = current(state, event.launch);
+    if (!known) return decision;
+    decision.reply->job = known->job->id;
+    Edit edit(state, known->job->id, now);
+    edit.stop(Cause::user, Millis{0}, event.how, std::nullopt, "Stopped " + event.how);
+    edit.save(decision.commit);
+    return decision;
+  }
+
   // Ranks that the engine no longer has are lost.
   Decision operator()(const EngineInventory&) const {
     Decision decision;

@@ -38,6 +38,7 @@ void Edit::stop(Cause cause, Millis grace, std::string reason, std::optional<int
   if (job.stop) {
     if (cause != Cause::user || job.stop->cause == Cause::user || job.stop->cause == Cause::limit) return;
     job.stop->cause = Cause::user;
+    job.stop->reason = clip(reason, domain::kReasonMax);
   } else {
     job.stop =
         domain::Stop{cause, now, std::min(grace, job.grace), clip(reason, domain::kReasonMax), exit_code};
@@ -113,8 +114,11 @@ void Edit::conclude() {
                   .exit_code = job.stop->exit_code,
                   .exit_message = said};
   switch (job.stop->cause) {
-    case Cause::user:
-      return end(std::move(how), "Stopped by request");
+    case Cause::user: {
+      auto message = "Stopped " + (how.reason.empty() ? "by request" : how.reason);
+      if (said.empty() && !how.reason.empty()) how.exit_message = message;
+      return end(std::move(how), std::move(message));
+    }
     case Cause::limit:
       return end(std::move(how), "Stopped at its run time limit of " + format_duration(job.max_runtime));
     case Cause::program: {

@@ -185,6 +185,7 @@ Result<int> kill_all(const std::string& run_directory, Millis grace) {
   for (const auto& id : list_launches(run_directory)) {
     const auto folder = run_directory + "/" + to_string(id);
     if (!is_locked(folder)) continue;
+    MUSTER_CHECK(put_file(folder + "/killed", "", 0600));
     auto victim = find_runner(folder);
     folders[folder] = victim ? victim->ref : std::nullopt;
     if (victim) victims.push_back(*std::move(victim));
@@ -204,6 +205,14 @@ Result<int> kill_all(const std::string& run_directory, Millis grace) {
   }
   remove_cgroups(run_directory);
   return static_cast<int>(folders.size());
+}
+
+std::vector<domain::LaunchId> killed_launches(const std::string& run_directory) {
+  auto launches = list_launches(run_directory);
+  std::erase_if(launches, [&](const auto& id) {
+    return ::access((run_directory + "/" + to_string(id) + "/killed").c_str(), F_OK) != 0;
+  });
+  return launches;
 }
 
 }  // namespace muster::engine::local

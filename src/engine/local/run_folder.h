@@ -9,6 +9,7 @@
 //   lock         flock, held while any process of the runner lives (inherited from the engine: no gap)
 //   pid          "<pid> <start time>" of the outer runner process
 //   exit         "exit 3" or "signal 9": how the runner ended
+//   killed       kill_all() has ended the runner
 //   drained      nothing is left to ship
 //   runner.log   what the runner itself printed
 //   spool/       the runner's
@@ -77,7 +78,10 @@ Result<void> remove_tree(const std::string& path);
 
 // Ends every runner below run_directory: SIGTERM, SIGKILL after `grace`, then waits until all are gone (at
 // most 5 s more), and removes the nodes' control groups. Returns how many there were. For `muster down
-// --now`; needs no musterd.
+// --now`; needs no musterd, and leaves the word `killed` for the next one.
 Result<int> kill_all(const std::string& run_directory, Millis grace);
+
+// Launches that kill_all() has ended and nobody has released yet.
+std::vector<domain::LaunchId> killed_launches(const std::string& run_directory);
 
 }  // namespace muster::engine::local

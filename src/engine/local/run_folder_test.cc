@@ -56,6 +56,10 @@ TEST(RunFolder, ListsLaunchesOnly) {
   EXPECT_EQ(to_string(found[0]), "a1-r0-i2");
   EXPECT_EQ(to_string(found[2]), "a2-r0-i1");
   EXPECT_TRUE(list_launches(dir / "missing").empty());
+  EXPECT_TRUE(killed_launches(dir.path()).empty());
+  ASSERT_TRUE(put_file(dir / "a1-r1-i1/killed", "", 0600));
+  ASSERT_EQ(killed_launches(dir.path()).size(), 1U);
+  EXPECT_EQ(to_string(killed_launches(dir.path())[0]), "a1-r1-i1");
   EXPECT_EQ(kill_all(dir.path(), Millis{0}).value_or(-1), 0);
 }
 
