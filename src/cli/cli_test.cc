@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAreArray;
 
 TEST(Table, PadsByCharactersNotBytes) {
   Table table({"A", "B"});
@@ -90,7 +91,43 @@ TEST_F(RequestFile, RefusalsNameFileAndRemedy) {
       HasSubstr("neither s3://BUCKET/PREFIX nor a path that exists"));
   EXPECT_THAT(prepare_request(dir_.path(), RequestKind::training, {}).error().message,
               HasSubstr("is a folder"));
-  EXPECT_EQ(prepare_request("/no/such.toml", RequestKind::training, {}).error().code, ErrorCode::not_found);
+  EXPECT_EQ(prepare_request("/no/such.toml", RequestKind::training, {}).error().code,
+            ErrorCode::invalid_argument);
+}
+
+TEST_F(RequestFile, UnknownMembersAreRefused) {
+  const auto refusal = [&](std::string_view toml, RequestKind kind) {
+    return prepare(toml, kind).error().message;
+  };
+  EXPECT_THAT(refusal("TrainingJobName = \"a\"", RequestKind::processing),
+              HasSubstr("my job_2.toml: TrainingJobName is not a member of CreateProcessingJob; did you mean "
+                        "ProcessingJobName? (muster train sends CreateTrainingJob, which has it)"));
+  EXPECT_THAT(refusal("[HyperParameters]\na = 1", RequestKind::processing),
+              HasSubstr("CreateProcessingJob (muster train sends CreateTrainingJob, which has it)"));
+  EXPECT_THAT(refusal("[HyperParameter]\na = 1", RequestKind::training),
+              HasSubstr("did you mean HyperParameters?"));
+  EXPECT_THAT(refusal("zzz = 1", RequestKind::training), HasSubstr("known are TrainingJobName, Hyper"));
+}
+
+// The table of constraints is the service's; the command line does not link it.
+TEST(RequestMembers, AreThoseOfTheServiceModel) {
+  const auto text = read_file(std::string(MUSTER_SOURCE_DIR) + "/src/api/model/constraints.json").value();
+  const auto table = json::parse_object(text).value();
+  const auto& shapes = table.at("services").at("sagemaker").at("shapes").as_object();
+  for (const auto& [kind, shape] : {std::pair(RequestKind::training, "CreateTrainingJobRequest"),
+                                    std::pair(RequestKind::processing, "CreateProcessingJobRequest")}) {
+    std::vector<std::string> members;
+    for (const auto& member : shapes.at(shape).at("members").as_object()) members.emplace_back(member.key());
+    EXPECT_THAT(request_members(kind), UnorderedElementsAreArray(members)) << shape;
+  }
+}
+
+TEST(ExitCode, TellsWhoseFaultItIs) {
+  EXPECT_EQ(exit_code_of(Error{ErrorCode::invalid_argument, ""}), kUsage);
+  EXPECT_EQ(exit_code_of(Error{ErrorCode::not_found, ""}), kNotFound);
+  EXPECT_EQ(exit_code_of(Error{ErrorCode::failed_precondition, ""}), kRefused);
+  EXPECT_EQ(exit_code_of(Error{ErrorCode::unavailable, ""}), kUnavailable);
+  EXPECT_EQ(exit_code_of(Error{ErrorCode::io, ""}), kFailed);
 }
 
 }  // namespace

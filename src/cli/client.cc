@@ -2,24 +2,24 @@
 
 #include <map>
 
+#include "base/text.h"
+
 namespace muster::cli {
 namespace {
 
 // The kinds of refusal that a caller of the command line may want to tell apart (exit codes).
 ErrorCode code_of(std::string_view type, int status) {
   static const std::map<std::string_view, ErrorCode> known = {
-      {"ValidationException", ErrorCode::invalid_argument},
       {"ResourceInUse", ErrorCode::already_exists},
       {"ResourceLimitExceeded", ErrorCode::resource_exhausted},
       {"ResourceNotFound", ErrorCode::not_found},
       {"ResourceNotFoundException", ErrorCode::not_found},
       {"InvalidSignatureException", ErrorCode::unauthenticated},
       {"InvalidClientTokenId", ErrorCode::unauthenticated},
-      {"AccessDeniedException", ErrorCode::permission_denied},
   };
   const auto it = known.find(type);
   if (it != known.end()) return it->second;
-  return status >= 500 || status == 429 ? ErrorCode::unavailable : ErrorCode::invalid_argument;
+  return status >= 500 || status == 429 ? ErrorCode::unavailable : ErrorCode::failed_precondition;
 }
 
 }  // namespace
@@ -61,8 +61,10 @@ Result<json::Object> Client::read(const Result<net::ClientResponse>& response) c
   auto body = json::parse_object(response->body.empty() ? "{}" : response->body);
   if (response->status < 300 && body) return body;
   if (!body) {
-    return fail(ErrorCode::internal,
-                endpoint_.url + " answered " + std::to_string(response->status) + " without JSON");
+    // 503 also while musterd starts.
+    return fail(response->status >= 500 ? ErrorCode::unavailable : ErrorCode::internal,
+                endpoint_.url + " answered " + std::to_string(response->status) + ": " +
+                    std::string(trim(std::string_view(response->body).substr(0, 200))));
   }
   const auto type = json::opt_string(*body, "__type").value_or("");
   return fail(code_of(type, response->status), json::opt_string(*body, "message").value_or(type));

@@ -1,6 +1,7 @@
 // The command line's view of one service: signed calls to its public API.
 //
-// One thread. Errors are those of the service, with its own message, or `unavailable` with the remedy when
+// One thread. Errors carry the service's own message: not_found, already_exists, resource_exhausted,
+// unauthenticated, else failed_precondition for what it refused; or `unavailable`, with the remedy when
 // nobody answers.
 #pragma once
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/text.h"
+#include "cli/patience.h"
 
 namespace muster::cli {
 namespace {
@@ -75,36 +76,50 @@ Result<std::vector<json::Object>> list_kind(Client& client, bool training, const
 Result<JobFacts> find_job(Client& client, const std::string& name) {
   auto training = client.sagemaker("DescribeTrainingJob", name_request(true, name));
   if (training) return facts_of(true, *std::move(training));
-  if (training.error().code != ErrorCode::invalid_argument) return tl::unexpected(training.error());
+  if (training.error().code != ErrorCode::failed_precondition) return tl::unexpected(training.error());
   auto processing = client.sagemaker("DescribeProcessingJob", name_request(false, name));
   if (processing) return facts_of(false, *std::move(processing));
-  if (processing.error().code != ErrorCode::invalid_argument) return tl::unexpected(processing.error());
+  if (processing.error().code != ErrorCode::failed_precondition) return tl::unexpected(processing.error());
   return fail(ErrorCode::not_found, "there is no job named " + name + "; `muster jobs` lists them");
+}
+
+Result<void> request_stop(Client& client, const JobFacts& job) {
+  MUSTER_CHECK(client.sagemaker(job.training ? "StopTrainingJob" : "StopProcessingJob",
+                                name_request(job.training, job.name)));
+  return {};
+}
+
+int exit_code_of(const JobFacts& job) {
+  return job.status == "Completed" ? kOk : job.status == "Failed" ? kJobFailed : kJobStopped;
+}
+
+Result<std::vector<JobFacts>> find_jobs(Client& client, const ListOptions& options) {
+  std::vector<JobFacts> jobs;
+  for (const bool training : {true, false}) {
+    MUSTER_TRY(auto some, list_kind(client, training, options));
+    for (auto& job : some) jobs.push_back(facts_of(training, std::move(job)));
+  }
+  std::stable_sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) {
+    return a.created.value_or(0) > b.created.value_or(0);
+  });
+  if (static_cast<int>(jobs.size()) > options.limit) jobs.resize(static_cast<std::size_t>(options.limit));
+  return jobs;
 }
 
 int list_jobs(const Common& common, const ListOptions& options) {
   auto session = open_session(common);
   if (!session) return print_error(session.error());
-  std::vector<std::pair<bool, json::Object>> jobs;
-  for (const bool training : {true, false}) {
-    auto some = list_kind(session->client, training, options);
-    if (!some) return print_error(some.error());
-    for (auto& job : *some) jobs.emplace_back(training, std::move(job));
-  }
-  std::stable_sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) {
-    return json::opt_double(a.second, "CreationTime").value_or(0) >
-           json::opt_double(b.second, "CreationTime").value_or(0);
-  });
-  if (static_cast<int>(jobs.size()) > options.limit) jobs.resize(static_cast<std::size_t>(options.limit));
+  const auto jobs = find_jobs(session->client, options);
+  if (!jobs) return print_error(jobs.error());
   if (common.as_json) {
     json::Array list;
-    for (auto& job : jobs) list.emplace_back(std::move(job.second));
+    for (const auto& job : *jobs) list.emplace_back(job.raw);
     json::Object out;
     out["Jobs"] = std::move(list);
     print_json(out);
     return kOk;
   }
-  if (jobs.empty()) {
+  if (jobs->empty()) {
     std::cout << "No jobs"
               << (options.status.empty() && options.contains.empty()
                       ? " yet. Start one with: muster train FILE.toml"
@@ -113,12 +128,11 @@ int list_jobs(const Common& common, const ListOptions& options) {
     return kOk;
   }
   Table table({"NAME", "KIND", "STATUS", "CREATED", "TOOK"});
-  for (const auto& [training, job] : jobs) {
-    const auto facts = facts_of(training, job);
-    table.add({facts.name, training ? "training" : "processing",
-               facts.status + (facts.secondary.empty() || facts.over() ? "" : " (" + facts.secondary + ")"),
-               local_time(facts.created),
-               duration_between(facts.created, facts.over() ? facts.ended : std::nullopt)});
+  for (const auto& job : *jobs) {
+    table.add({job.name, job.training ? "training" : "processing",
+               job.status + (job.secondary.empty() || job.over() ? "" : " (" + job.secondary + ")"),
+               local_time(job.created),
+               duration_between(job.created, job.over() ? job.ended : std::nullopt)});
   }
   std::cout << table.text();
   return kOk;
@@ -140,6 +154,8 @@ int show_job(const Common& common, const std::string& name) {
             << "\n"
             << "Created  " << local_time(job->created) << "\n";
   if (!job->failure.empty()) std::cout << "Reason   " << job->failure << "\n";
+  if (const auto said = json::opt_string(job->raw, "ExitMessage"); said && !said->empty())
+    std::cout << "Message  " << *said << "\n";
   if (const auto* transitions = json::opt_array(job->raw, "SecondaryStatusTransitions")) {
     std::cout << "\n";
     Table table({"ENTERED", "STATUS", "TOOK", "MESSAGE"});
@@ -163,9 +179,7 @@ int stop_job(const Common& common, const std::string& name) {
   if (!session) return print_error(session.error());
   const auto job = find_job(session->client, name);
   if (!job) return print_error(job.error());
-  const auto stopped = session->client.sagemaker(job->training ? "StopTrainingJob" : "StopProcessingJob",
-                                                 name_request(job->training, name));
-  if (!stopped) return print_error(stopped.error());
+  if (auto asked = request_stop(session->client, *job); !asked) return print_error(asked.error());
   if (common.as_json) {
     print_json({});
   } else {
@@ -177,11 +191,14 @@ int stop_job(const Common& common, const std::string& name) {
 int wait_job(const Common& common, const std::string& name, int timeout_s) {
   auto session = open_session(common);
   if (!session) return print_error(session.error());
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(timeout_s);
+  const auto begin = boot_time();
   for (;;) {
-    const auto job = find_job(session->client, name);
-    if (!job && job.error().code != ErrorCode::unavailable) return print_error(job.error());
-    if (job && job->over()) {
+    Patience patience;
+    const auto left = begin + std::chrono::seconds(timeout_s) - boot_time();
+    if (timeout_s > 0) patience.longest = std::clamp<Millis>(left, Millis{0}, patience.longest);
+    const auto job = patiently(patience, [&] { return find_job(session->client, name); });
+    if (!job) return print_error(job.error());
+    if (job->over()) {
       if (common.as_json) {
         print_json(job->raw);
       } else {
@@ -189,19 +206,24 @@ int wait_job(const Common& common, const std::string& name, int timeout_s) {
                   << duration_between(job->created, job->ended)
                   << (job->failure.empty() ? "" : ": " + job->failure) << "\n";
       }
-      return job->status == "Completed" ? kOk : job->status == "Failed" ? kJobFailed : kJobStopped;
+      return exit_code_of(*job);
     }
-    if (timeout_s > 0 && std::chrono::steady_clock::now() >= deadline) {
-      return print_error({ErrorCode::timeout, name + " is still " + (job ? job->status : "unreachable") +
-                                                  " after " + std::to_string(timeout_s) + " s"});
+    if (timeout_s > 0 && left <= Millis{0}) {
+      std::cerr << "muster: " << name << " is still " << job->status << " after " << timeout_s
+                << " s; it goes on: wait longer, or end it with: muster stop " << name << std::endl;
+      return kJobRuns;
     }
-    std::this_thread::sleep_for(kJobPoll);
+    std::this_thread::sleep_for(timeout_s > 0 ? std::clamp<Millis>(left, Millis{0}, kJobPoll) : kJobPoll);
   }
+}
+
+std::string LogReader::group() const {
+  return training_ ? "/aws/sagemaker/TrainingJobs" : "/aws/sagemaker/ProcessingJobs";
 }
 
 Result<void> LogReader::find_streams() {
   json::Object request;
-  request["logGroupName"] = training_ ? "/aws/sagemaker/TrainingJobs" : "/aws/sagemaker/ProcessingJobs";
+  request["logGroupName"] = group();
   request["logStreamNamePrefix"] = job_ + "/";
   for (;;) {
     auto page = client_.logs("DescribeLogStreams", request);
@@ -214,7 +236,7 @@ Result<void> LogReader::find_streams() {
                         [&](const auto& known) { return known.name == name; }))
           continue;
         const auto host = name.substr(job_.size() + 1);
-        streams_.push_back({name, host.substr(0, host.rfind('-')), ""});
+        streams_.push_back({name, host.substr(0, host.rfind('-')), "", {}});
       }
     }
     const auto next = json::opt_string(*page, "nextToken");
@@ -223,30 +245,47 @@ Result<void> LogReader::find_streams() {
   }
 }
 
-Result<std::vector<LogReader::Line>> LogReader::read() {
-  MUSTER_CHECK(find_streams());
-  std::vector<Line> lines;
-  for (auto& stream : streams_) {
-    for (;;) {
-      json::Object request;
-      request["logGroupName"] = training_ ? "/aws/sagemaker/TrainingJobs" : "/aws/sagemaker/ProcessingJobs";
-      request["logStreamName"] = stream.name;
-      request["startFromHead"] = true;
-      if (!stream.token.empty()) request["nextToken"] = stream.token;
-      MUSTER_TRY(const auto page, client_.logs("GetLogEvents", request));
-      stream.token = json::opt_string(page, "nextForwardToken").value_or("");
-      const auto* events = json::opt_array(page, "events");
-      if (events == nullptr || events->empty()) break;
-      for (const auto& entry : *events) {
-        const auto& event = entry.as_object();
-        lines.push_back({json::opt_int(event, "timestamp").value_or(0), stream.host,
-                         json::opt_string(event, "message").value_or("")});
-      }
+// The next page of a stream; none: it is exhausted for now.
+Result<void> LogReader::fetch(Stream& stream) {
+  json::Object request;
+  request["logGroupName"] = group();
+  request["logStreamName"] = stream.name;
+  request["startFromHead"] = true;
+  if (!stream.token.empty()) request["nextToken"] = stream.token;
+  MUSTER_TRY(const auto page, client_.logs("GetLogEvents", request));
+  const auto* events = json::opt_array(page, "events");
+  stream.exhausted = events == nullptr || events->empty();
+  if (!stream.exhausted) {
+    for (const auto& entry : *events) {
+      const auto& event = entry.as_object();
+      stream.page.push_back({json::opt_int(event, "timestamp").value_or(0), stream.host,
+                             json::opt_string(event, "message").value_or("")});
     }
   }
-  std::stable_sort(lines.begin(), lines.end(),
-                   [](const Line& a, const Line& b) { return a.time_ms < b.time_ms; });
-  return lines;
+  stream.token = json::opt_string(page, "nextForwardToken").value_or("");
+  return {};
+}
+
+// The stream whose next line is the oldest; null: all are exhausted.
+Result<LogReader::Stream*> LogReader::earliest() {
+  Stream* first = nullptr;
+  for (auto& stream : streams_) {
+    if (stream.page.empty() && !stream.exhausted) MUSTER_CHECK(fetch(stream));
+    if (stream.page.empty()) continue;
+    if (first == nullptr || stream.page.front().time_ms < first->page.front().time_ms) first = &stream;
+  }
+  return first;
+}
+
+Result<void> LogReader::read(const Sink& sink) {
+  MUSTER_CHECK(find_streams());
+  for (auto& stream : streams_) stream.exhausted = false;
+  for (;;) {
+    MUSTER_TRY(auto* stream, earliest());
+    if (stream == nullptr) return {};
+    sink(stream->page.front());
+    stream->page.pop_front();
+  }
 }
 
 int show_logs(const Common& common, const std::string& name, const LogsOptions& options) {
@@ -256,27 +295,28 @@ int show_logs(const Common& common, const std::string& name, const LogsOptions& 
   if (!job) return print_error(job.error());
   LogReader reader(session->client, job->training, name);
   const bool show_host = job->nodes > 1 && options.host.empty();
+  const auto print = [&](const LogReader::Line& line) {
+    if (!options.host.empty() && line.host != options.host) return;
+    if (common.as_json) {
+      json::Object event;
+      event["timestamp"] = line.time_ms;
+      event["host"] = line.host;
+      event["message"] = line.text;
+      std::cout << json::dump(event) << "\n";
+    } else {
+      std::cout << (show_host ? line.host + "  " : "") << line.text << "\n";
+    }
+  };
+  const Patience patience{.longest = options.follow ? Patience{}.longest : Millis{0}};
   bool last_round = job->over() || !options.follow;
   for (;;) {
-    const auto lines = reader.read();
-    if (!lines) return print_error(lines.error());
-    for (const auto& line : *lines) {
-      if (!options.host.empty() && line.host != options.host) continue;
-      if (common.as_json) {
-        json::Object event;
-        event["timestamp"] = line.time_ms;
-        event["host"] = line.host;
-        event["message"] = line.text;
-        std::cout << json::dump(event) << "\n";
-      } else {
-        std::cout << (show_host ? line.host + "  " : "") << line.text << "\n";
-      }
-    }
+    const auto read = patiently(patience, [&] { return reader.read(print); });
     std::cout.flush();
+    if (!read) return print_error(read.error());
     if (last_round) return kOk;
     std::this_thread::sleep_for(kJobPoll);
     // Logs are complete before the end shows, so one more read after it misses nothing.
-    job = find_job(session->client, name);
+    job = patiently(patience, [&] { return find_job(session->client, name); });
     if (!job) return print_error(job.error());
     last_round = job->over();
   }

@@ -2,6 +2,7 @@
 // exit code.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -29,25 +30,32 @@ struct JobFacts {
 
 // Looks among training jobs, then processing jobs; not_found names both.
 Result<JobFacts> find_job(Client& client, const std::string& name);
+// Asks for the end of a job and does not wait for it; a job that has ended is refused.
+Result<void> request_stop(Client& client, const JobFacts& job);
+// Of a job that is over: kOk, kJobFailed or kJobStopped.
+int exit_code_of(const JobFacts& job);
 
 struct ListOptions {
   std::string status;  // as the API spells it; empty: any
   std::string contains;
   int limit = 20;
 };
+// Of both kinds, newest first; the facts that a list answers: no history, no nodes.
+Result<std::vector<JobFacts>> find_jobs(Client& client, const ListOptions& options);
 int list_jobs(const Common& common, const ListOptions& options);
 int show_job(const Common& common, const std::string& name);
 int stop_job(const Common& common, const std::string& name);
-// Exit code kOk, kJobFailed or kJobStopped; timeout_s 0: for ever.
+// timeout_s 0: for ever; kJobRuns when it is over first. Goes on while the service restarts.
 int wait_job(const Common& common, const std::string& name, int timeout_s);
 
 struct LogsOptions {
   bool follow = false;
   std::string host;  // "algo-2"; empty: all
 };
+// With `follow` goes on while the service restarts, without losing or repeating a line.
 int show_logs(const Common& common, const std::string& name, const LogsOptions& options);
 
-// Reads new lines of a job's streams, in order of time; call again for more.
+// Reads new lines of a job's streams, in order of time; call again for more. Holds a page of each stream.
 class LogReader {
  public:
   struct Line {
@@ -57,17 +65,23 @@ class LogReader {
   };
   LogReader(Client& client, bool training, std::string job)
       : client_(client), training_(training), job_(std::move(job)) {}
-  // Lines that arrived since the last call; empty: none now.
-  Result<std::vector<Line>> read();
-  std::size_t streams() const { return streams_.size(); }
+  using Sink = std::function<void(const Line&)>;
+  // Gives the lines that arrived since the last call to `sink`. After an error the next call goes on where
+  // this one broke off: no line is lost or comes twice.
+  Result<void> read(const Sink& sink);
 
  private:
   struct Stream {
     std::string name;
     std::string host;
-    std::string token;
+    std::string token;       // where the next page begins
+    std::deque<Line> page;   // fetched, not given to a sink yet
+    bool exhausted = false;  // in this call: it has no more lines now
   };
   Result<void> find_streams();
+  Result<void> fetch(Stream& stream);
+  Result<Stream*> earliest();
+  std::string group() const;
 
   Client& client_;
   bool training_;

@@ -16,10 +16,10 @@ int exit_code_of(const Error& error) {
     case ErrorCode::not_found:
       return kNotFound;
     case ErrorCode::invalid_argument:
+      return kUsage;
     case ErrorCode::already_exists:
     case ErrorCode::failed_precondition:
     case ErrorCode::resource_exhausted:
-    case ErrorCode::permission_denied:
     case ErrorCode::unauthenticated:
       return kRefused;
     case ErrorCode::unavailable:

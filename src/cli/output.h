@@ -14,17 +14,20 @@
 
 namespace muster::cli {
 
-// Documented in `muster help exit-codes` and docs/guides/command-line.md.
+// Documented in `muster --help` and docs/guides/command-line.md.
 enum ExitCode : int {
   kOk = 0,
   kFailed = 1,       // the operation failed
-  kUsage = 2,        // the command line was wrong
+  kUsage = 2,        // the command line was wrong, or names a file that is not there or not right
   kNotFound = 3,     // no such job, bucket, object or service
-  kRefused = 4,      // the service refused the request
+  kRefused = 4,      // the service refused the request; `down`: jobs run
   kUnavailable = 5,  // the service does not answer
   kJobFailed = 10,   // the job that was waited for ended Failed
   kJobStopped = 11,  // ... Stopped
+  kJobRuns = 12,     // ... had not ended within --timeout
 };
+// invalid_argument is what the command line itself finds wrong; what the service refuses is
+// failed_precondition (client.h).
 int exit_code_of(const Error& error);
 
 // "muster: message" on standard error; answers the exit code.

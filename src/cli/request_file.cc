@@ -7,6 +7,8 @@
 #include <charconv>
 #include <filesystem>
 
+#include "base/text.h"
+
 namespace muster::cli {
 namespace {
 
@@ -31,7 +33,7 @@ json::Value to_json(const toml::node& node) {
 }
 
 Result<json::Object> read_toml(const std::string& path) {
-  if (!fs::exists(path)) return fail(ErrorCode::not_found, "there is no file " + path);
+  if (!fs::exists(path)) return fail(ErrorCode::invalid_argument, "there is no file " + path);
   if (fs::is_directory(path)) {
     return fail(ErrorCode::invalid_argument, path + " is a folder; name the TOML file of the request");
   }
@@ -86,6 +88,62 @@ json::Object& object_at(json::Object& object, std::string_view member) {
   auto& value = object[member];
   if (!value.is_object()) value = json::Object{};
   return value.get_object();
+}
+
+// What tells the two kinds of request apart.
+struct Shape {
+  std::string_view operation;
+  std::string_view command;
+  std::string_view name_member;
+  std::string_view members;
+};
+constexpr Shape kTraining = {
+    "CreateTrainingJob", "muster train", "TrainingJobName",
+    "TrainingJobName HyperParameters AlgorithmSpecification RoleArn InputDataConfig OutputDataConfig "
+    "ResourceConfig VpcConfig StoppingCondition Tags EnableNetworkIsolation "
+    "EnableInterContainerTrafficEncryption EnableManagedSpotTraining CheckpointConfig DebugHookConfig "
+    "DebugRuleConfigurations TensorBoardOutputConfig ExperimentConfig ProfilerConfig "
+    "ProfilerRuleConfigurations Environment RetryStrategy RemoteDebugConfig InfraCheckConfig "
+    "SessionChainingConfig ServerlessJobConfig MlflowConfig ModelPackageConfig"};
+constexpr Shape kProcessing = {
+    "CreateProcessingJob", "muster process", "ProcessingJobName",
+    "ProcessingInputs ProcessingOutputConfig ProcessingJobName ProcessingResources StoppingCondition "
+    "AppSpecification Environment NetworkConfig RoleArn Tags ExperimentConfig"};
+
+const Shape& shape_of(RequestKind kind) { return kind == RequestKind::training ? kTraining : kProcessing; }
+
+std::vector<std::string> words(std::string_view text) {
+  std::vector<std::string> out;
+  for (const auto word : split(text, ' ')) out.emplace_back(word);
+  return out;
+}
+
+bool has(const std::vector<std::string>& members, const std::string& name) {
+  return std::find(members.begin(), members.end(), name) != members.end();
+}
+
+// The service ignores members that it does not know, as its model does: a slip of the pen is caught here.
+Result<void> check_members(const json::Object& request, RequestKind kind) {
+  const auto& shape = shape_of(kind);
+  const auto& other =
+      shape_of(kind == RequestKind::training ? RequestKind::processing : RequestKind::training);
+  const auto known = request_members(kind);
+  for (const auto& entry : request) {
+    const std::string name(entry.key());
+    if (has(known, name)) continue;
+    auto near = closest(name, known);
+    if (name == other.name_member) near = shape.name_member;
+    const bool foreign = has(words(other.members), name);
+    return fail(ErrorCode::invalid_argument,
+                name + " is not a member of " + std::string(shape.operation) +
+                    (!near.empty() ? "; did you mean " + near + "?"
+                     : foreign     ? ""
+                                   : "; known are " + join(known, ", ")) +
+                    (foreign ? " (" + std::string(other.command) + " sends " + std::string(other.operation) +
+                                   ", which has it)"
+                             : ""));
+  }
+  return {};
 }
 
 class Preparer {
@@ -152,7 +210,7 @@ class Preparer {
                   what + ": S3Uri is missing; give s3://BUCKET/PREFIX or a path");
     const auto path = (folder_ / uri).lexically_normal();
     if (!fs::exists(path)) {
-      return fail(ErrorCode::not_found,
+      return fail(ErrorCode::invalid_argument,
                   what + ": S3Uri is \"" + uri +
                       "\", which is neither s3://BUCKET/PREFIX nor a path that exists (" + path.string() +
                       ")");
@@ -169,14 +227,16 @@ class Preparer {
 
 }  // namespace
 
+std::vector<std::string> request_members(RequestKind kind) { return words(shape_of(kind).members); }
+
 Result<PreparedRequest> prepare_request(const std::string& toml_file, RequestKind kind,
                                         const RequestDefaults& defaults) {
   PreparedRequest out;
   MUSTER_TRY(out.request, read_toml(toml_file));
-  const std::string_view name_member =
-      kind == RequestKind::training ? "TrainingJobName" : "ProcessingJobName";
-  set_default(out.request, name_member, stem_name(toml_file) + "-" + defaults.name_suffix);
-  MUSTER_TRY(out.job_name, json::get_string(out.request, name_member));
+  if (auto known = check_members(out.request, kind); !known)
+    return tl::unexpected(known.error().with_context(toml_file));
+  set_default(out.request, shape_of(kind).name_member, stem_name(toml_file) + "-" + defaults.name_suffix);
+  MUSTER_TRY(out.job_name, json::get_string(out.request, shape_of(kind).name_member));
   set_default(out.request, "RoleArn", "arn:aws:iam::" + defaults.account + ":role/muster");
   Preparer preparer(toml_file, defaults);
   auto prepared = kind == RequestKind::training ? preparer.training(out) : preparer.processing(out);

@@ -15,6 +15,9 @@ namespace muster::cli {
 
 enum class RequestKind { training, processing };
 
+// The members of the request, as the service model names them.
+std::vector<std::string> request_members(RequestKind kind);
+
 struct Upload {
   std::string local_path;  // file or folder
   std::string s3_uri;      // prefix that its files go below
@@ -32,7 +35,7 @@ struct RequestDefaults {
   std::string name_suffix;  // "7f3a": makes a name of the file's stem when none is given
 };
 
-// Errors name the file, the line and the member.
+// Errors name the file, the line and the member; members that the request does not have are refused.
 Result<PreparedRequest> prepare_request(const std::string& toml_file, RequestKind kind,
                                         const RequestDefaults& defaults);
 

@@ -9,6 +9,7 @@
 #include "base/crypto.h"
 #include "base/text.h"
 #include "cli/jobs.h"
+#include "cli/patience.h"
 #include "data/s3/transfer.h"
 
 namespace muster::cli {
@@ -29,13 +30,18 @@ data::s3::Place place_of(std::string_view uri) {
           slash == std::string_view::npos ? "" : std::string(rest.substr(slash + 1))};
 }
 
-Result<void> upload(Session& session, const Upload& upload) {
+// Where progress goes: with --output json standard output holds the one object.
+std::ostream& about_the_run(const Common& common) { return common.as_json ? std::cerr : std::cout; }
+
+Result<void> upload(const Common& common, Session& session, const Upload& upload) {
+  auto& out = about_the_run(common);
+  const bool terminal = is_terminal() && !common.as_json;
   const auto target = place_of(upload.s3_uri);
   data::s3::UploadOptions options;
-  if (is_terminal()) {
+  if (terminal) {
     options.progress = [&](const data::s3::Progress& progress) {
-      std::cout << "\r\033[K" << pad("Uploading", 12) << upload.local_path << "  " << progress.files << "/"
-                << progress.files_total << " files  " << format_bytes(progress.bytes) << std::flush;
+      out << "\r\033[K" << pad("Uploading", 12) << upload.local_path << "  " << progress.files << "/"
+          << progress.files_total << " files  " << format_bytes(progress.bytes) << std::flush;
     };
   }
   data::s3::Report report;
@@ -49,9 +55,9 @@ Result<void> upload(Session& session, const Upload& upload) {
     report.files = 1;
     report.bytes = std::filesystem::file_size(upload.local_path);
   }
-  if (is_terminal()) std::cout << "\r\033[K";
-  std::cout << pad("Uploaded", 12) << upload.local_path << "  " << report.files
-            << (report.files == 1 ? " file  " : " files  ") << format_bytes(report.bytes) << std::endl;
+  if (terminal) out << "\r\033[K";
+  out << pad("Uploaded", 12) << upload.local_path << "  " << report.files
+      << (report.files == 1 ? " file  " : " files  ") << format_bytes(report.bytes) << std::endl;
   for (const auto& [path, why] : report.refused)
     std::cerr << "muster: left out " << path << ": " << why.message << "\n";
   return {};
@@ -94,13 +100,13 @@ std::optional<StepLine> parse_step(std::string_view text) {
   return out;
 }
 
-std::string show_step(const StepLine& line) {
+std::string show_step(const StepLine& line, bool terminal) {
   std::array<char, 160> buffer{};
   const auto speed = parse_double(line.tokens_per_s).value_or(0);
   std::snprintf(buffer.data(), buffer.size(), "step %.0f/%.0f  loss %s  %.1f k tok/s", line.step, line.steps,
                 line.loss.c_str(), speed / 1000.0);
   std::string out = buffer.data();
-  if (is_terminal()) out += "  " + bar(line.step / line.steps, 20);
+  if (terminal) out += "  " + bar(line.step / line.steps, 20);
   if (line.left_s) out += "  left " + format_duration(Millis{static_cast<std::int64_t>(*line.left_s) * 1000});
   return out;
 }
@@ -108,22 +114,22 @@ std::string show_step(const StepLine& line) {
 // Prints what changes: a line a status, and progress while the command runs.
 class Watcher {
  public:
-  Watcher(Session& session, std::string name, bool show_logs)
-      : session_(session), name_(std::move(name)), show_logs_(show_logs) {}
+  Watcher(Session& session, std::string name, const Common& common, bool show_logs)
+      : session_(session),
+        name_(std::move(name)),
+        as_json_(common.as_json),
+        show_logs_(show_logs),
+        terminal_(is_terminal() && !as_json_),
+        out_(about_the_run(common)) {}
 
   int run() {
     for (;;) {
-      auto job = find_job(session_.client, name_);
-      if (!job && job.error().code == ErrorCode::unavailable && failures_++ < kFailuresMax) {
-        std::this_thread::sleep_for(kWatchPoll * 4);
-        continue;
-      }
+      const auto job = patiently({}, [&] { return find_job(session_.client, name_); });
       if (!job) return print_error(job.error());
-      failures_ = 0;
       if (!reader_) reader_.emplace(session_.client, job->training, name_);
-      if (const auto logged = show_progress(); !logged && logged.error().code != ErrorCode::unavailable) {
-        return print_error(logged.error());
-      }
+      const auto logged =
+          patiently({}, [&] { return reader_->read([&](const auto& line) { show_line(line); }); });
+      if (!logged) return print_error(logged.error());
       show_statuses(*job);
       if (job->over()) return finish(*job);
       std::this_thread::sleep_for(kWatchPoll);
@@ -131,84 +137,76 @@ class Watcher {
   }
 
  private:
-  static constexpr int kFailuresMax = 30;
-
   void clear_line() {
-    if (live_) std::cout << "\r\033[K";
+    if (live_) out_ << "\r\033[K";
     live_ = false;
   }
 
   void show_statuses(const JobFacts& job) {
     const auto* transitions = json::opt_array(job.raw, "SecondaryStatusTransitions");
     if (transitions == nullptr) {  // processing jobs have no secondary status
-      if (job.status != last_status_) clear_line(), std::cout << pad(job.status, 12) << std::endl;
+      if (job.status != last_status_) clear_line(), out_ << pad(job.status, 12) << std::endl;
       last_status_ = job.status;
       return;
     }
     for (; shown_ < transitions->size(); ++shown_) {
       const auto& transition = (*transitions)[shown_].as_object();
       clear_line();
-      std::cout << pad(json::opt_string(transition, "Status").value_or(""), 12)
-                << json::opt_string(transition, "StatusMessage").value_or("") << std::endl;
+      out_ << pad(json::opt_string(transition, "Status").value_or(""), 12)
+           << json::opt_string(transition, "StatusMessage").value_or("") << std::endl;
     }
   }
 
-  Result<void> show_progress() {
-    MUSTER_TRY(const auto lines, reader_->read());
-    for (const auto& line : lines) {
-      if (line.host != "algo-1") continue;
-      if (show_logs_) {
-        clear_line();
-        std::cout << pad("", 12) << line.text << std::endl;
-        continue;
-      }
-      if (const auto step = parse_step(line.text)) {
-        show_step_line(*step);
-      } else if (line.text.rfind("eval ", 0) == 0) {
-        clear_line();
-        std::cout << pad("", 12) << line.text << std::endl;
-      }
+  void show_line(const LogReader::Line& line) {
+    if (line.host != "algo-1") return;
+    if (show_logs_ || line.text.rfind("eval ", 0) == 0) {
+      clear_line();
+      out_ << pad("", 12) << line.text << std::endl;
+    } else if (const auto step = parse_step(line.text)) {
+      show_step_line(*step);
     }
-    return {};
   }
 
   // On a terminal one line that moves; elsewhere a line at every twentieth of the way.
   void show_step_line(const StepLine& step) {
-    if (is_terminal()) {
-      std::cout << "\r\033[K" << pad("Training", 12) << show_step(step) << std::flush;
+    if (terminal_) {
+      out_ << "\r\033[K" << pad("Training", 12) << show_step(step, terminal_) << std::flush;
       live_ = true;
       return;
     }
     const auto twentieth = static_cast<int>(step.step * 20 / step.steps);
     if (twentieth == last_twentieth_) return;
     last_twentieth_ = twentieth;
-    std::cout << pad("", 12) << show_step(step) << std::endl;
+    out_ << pad("", 12) << show_step(step, terminal_) << std::endl;
   }
 
   int finish(const JobFacts& job) {
     clear_line();
-    if (!job.failure.empty()) std::cout << pad("Reason", 12) << job.failure << "\n";
+    if (!job.failure.empty()) out_ << pad("Reason", 12) << job.failure << "\n";
     if (job.status == "Completed" && !job.artifacts.empty())
-      std::cout << pad("Model", 12) << job.artifacts << "\n";
-    std::cout.flush();
-    return job.status == "Completed" ? kOk : job.status == "Failed" ? kJobFailed : kJobStopped;
+      out_ << pad("Model", 12) << job.artifacts << "\n";
+    out_.flush();
+    if (as_json_) print_json(job.raw);
+    return exit_code_of(job);
   }
 
   Session& session_;
   std::string name_;
+  bool as_json_;
   bool show_logs_;
+  bool terminal_;
+  std::ostream& out_;
   std::optional<LogReader> reader_;
   std::size_t shown_ = 0;
   std::string last_status_;
   int last_twentieth_ = -1;
-  int failures_ = 0;
   bool live_ = false;
 };
 
 }  // namespace
 
-int watch_job(Session& session, const std::string& name, bool show_logs) {
-  return Watcher(session, name, show_logs).run();
+int watch_job(const Common& common, Session& session, const std::string& name, bool show_logs) {
+  return Watcher(session, name, common, show_logs).run();
 }
 
 int submit_file(const Common& common, const SubmitOptions& options) {
@@ -222,7 +220,7 @@ int submit_file(const Common& common, const SubmitOptions& options) {
   if (!prepared) return print_error(prepared.error());
   if (auto made = ensure_bucket(*session); !made) return print_error(made.error());
   for (const auto& one : prepared->uploads) {
-    if (auto uploaded = upload(*session, one); !uploaded) return print_error(uploaded.error());
+    if (auto uploaded = upload(common, *session, one); !uploaded) return print_error(uploaded.error());
   }
   const bool training = options.kind == RequestKind::training;
   const auto answer =
@@ -232,9 +230,9 @@ int submit_file(const Common& common, const SubmitOptions& options) {
     print_json(*answer);
     return kOk;
   }
-  std::cout << pad("Submitted", 12) << prepared->job_name << "    muster logs " << prepared->job_name << " -f"
-            << std::endl;
-  return options.watch ? watch_job(*session, prepared->job_name, options.show_logs) : static_cast<int>(kOk);
+  about_the_run(common) << pad("Submitted", 12) << prepared->job_name << "    muster logs "
+                        << prepared->job_name << " -f" << std::endl;
+  return options.watch ? watch_job(common, *session, prepared->job_name, options.show_logs) : int{kOk};
 }
 
 }  // namespace muster::cli

@@ -16,7 +16,8 @@ struct SubmitOptions {
 };
 int submit_file(const Common& common, const SubmitOptions& options);
 
-// Shows a job until it ends: one line a status, with progress while it trains. Exit code as wait_job.
-int watch_job(Session& session, const std::string& name, bool show_logs);
+// Shows a job until it ends: one line a status, with progress while it trains. Exit code as wait_job. Goes on
+// while the service restarts.
+int watch_job(const Common& common, Session& session, const std::string& name, bool show_logs);
 
 }  // namespace muster::cli
