@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "base/text.h"
 #include "cli/jobs.h"
 #include "cli/lifecycle.h"
 #include "cli/objects.h"
@@ -16,8 +17,8 @@ namespace {
 constexpr const char* kExitCodes =
     "Exit codes:\n"
     "  0  done              3  no such job, object or service   10  the job ended Failed\n"
-    "  1  failed            4  the service refused it           11  the job ended Stopped\n"
-    "  2  wrong usage       5  the service does not answer\n";
+    "  1  failed            4  refused                          11  the job ended Stopped\n"
+    "  2  wrong usage       5  the service does not answer      12  the job had not ended (wait)\n";
 
 std::vector<cli::DoctorCheck> local_checks(const cli::Common& common) {
   engine::local::Options options;
@@ -137,7 +138,7 @@ class Commands {
     auto* wait = named("wait", "Wait for the end of a job; the exit code tells how it ended",
                        "muster wait demo-7f3a && echo trained",
                        [this] { return cli::wait_job(common_, name_, timeout_); });
-    wait->add_option("--timeout", timeout_, "seconds; 0: for ever")
+    wait->add_option("--timeout", timeout_, "seconds, then exit code 12; 0: for ever")
         ->check(CLI::Range(0, 10'000'000))
         ->capture_default_str();
   }
@@ -154,11 +155,15 @@ class Commands {
     list->add_flag("-r,--recursive", recursive_, "everything below");
     auto* remove = add("rm", "Remove objects", "muster rm -r s3://data/old/",
                        [this] { return cli::remove_objects(common_, uri_, recursive_); });
-    remove->add_option("URI", uri_, "s3://BUCKET/KEY")->required();
+    remove->add_option("URI", uri_, "s3://BUCKET/KEY; a bucket alone only with -r")->required();
     remove->add_flag("-r,--recursive", recursive_, "every object whose key begins with KEY");
     auto* make =
         add("mb", "Make a bucket", "muster mb s3://data", [this] { return cli::make_bucket(common_, uri_); });
     make->add_option("URI", uri_, "s3://BUCKET")->required();
+    auto* remove_bucket = add("rb", "Remove a bucket", "muster rb s3://data",
+                              [this] { return cli::remove_bucket(common_, uri_, force_); });
+    remove_bucket->add_option("URI", uri_, "s3://BUCKET")->required();
+    remove_bucket->add_flag("--force", force_, "with all its objects");
   }
 
   void others() {
@@ -191,8 +196,19 @@ class Commands {
   std::string name_, from_, to_, uri_;
   int timeout_ = 0;
   bool recursive_ = false;
+  bool force_ = false;
   bool sdk_ = false;
 };
+
+// The parser itself only says that a command is missing.
+int refuse_command(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> known;
+  for (const auto* command : app.get_subcommands({})) known.push_back(command->get_name());
+  const auto near = closest(word, known);
+  std::cerr << "muster: " << word << " is not a command"
+            << (near.empty() ? "; `muster --help` lists them" : "; did you mean " + near + "?") << std::endl;
+  return cli::kUsage;
+}
 
 int run(int argc, char** argv) {
   CLI::App app("Muster trains foundation models on machines you own, through the APIs you already use.");
@@ -200,6 +216,10 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    const auto words = app.remaining();
+    if (error.get_exit_code() != 0 && app.get_subcommands().empty() && !words.empty()) {
+      return refuse_command(app, words.front());
+    }
     return app.exit(error) == 0 ? 0 : static_cast<int>(cli::kUsage);
   } catch (const std::exception& error) {  // of the file system library, mostly
     return cli::print_error({ErrorCode::internal, error.what()});

@@ -10,11 +10,13 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <iterator>
 #include <set>
 #include <thread>
 
 #include "base/text.h"
 #include "cli/jobs.h"
+#include "cli/objects.h"
 #include "cli/output.h"
 
 namespace muster::cli {
@@ -26,17 +28,18 @@ using std::chrono::steady_clock;
 constexpr std::chrono::seconds kStartMax{30};
 constexpr std::chrono::milliseconds kServicePoll{20};
 constexpr Millis kNowGrace{2'000};
+constexpr Millis kStopAllMax{900'000};
+constexpr Millis kStopAllSay{10'000};  // between two lines of progress
+constexpr Millis kStopAllPoll{200};
 
 std::string own_folder() { return fs::read_symlink("/proc/self/exe").parent_path().string(); }
 
-// The musterd that serves the directory: it holds the lock.
+// The musterd that serves the directory: it holds the lock, to its very end (a zombie does not).
 std::optional<int> running_musterd(const data::DataDirectory& directory) {
   const auto lock = directory.lock();
   if (lock || lock.error().code != ErrorCode::failed_precondition) return std::nullopt;
   return directory.pid();
 }
-
-bool gone(int pid) { return ::kill(pid, 0) != 0 && errno == ESRCH; }
 
 bool wait_until(std::chrono::milliseconds longest, const std::function<bool()>& done) {
   const auto deadline = steady_clock::now() + longest;
@@ -151,63 +154,90 @@ int up(const Common& common, const UpOptions& options) {
 
 namespace {
 
-// Live jobs by name, at most 100 of each kind and status.
-Result<std::vector<std::string>> live_jobs(Client& client) {
-  std::vector<std::string> names;
-  for (const bool training : {true, false}) {
-    for (const auto* status : {"InProgress", "Stopping"}) {
-      json::Object request;
-      request["StatusEquals"] = status;
-      request["MaxResults"] = 100;
-      MUSTER_TRY(const auto page,
-                 client.sagemaker(training ? "ListTrainingJobs" : "ListProcessingJobs", request));
-      for (const auto& job :
-           page.at(training ? "TrainingJobSummaries" : "ProcessingJobSummaries").as_array()) {
-        names.push_back(json::opt_string(job.as_object(), training ? "TrainingJobName" : "ProcessingJobName")
-                            .value_or(""));
-      }
-    }
+Result<std::vector<JobFacts>> live_jobs(Client& client) {
+  std::vector<JobFacts> out;
+  for (const auto* status : {"InProgress", "Stopping"}) {
+    ListOptions options;
+    options.status = status;
+    options.limit = 10'000;
+    MUSTER_TRY(auto some, find_jobs(client, options));
+    out.insert(out.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
   }
-  return names;
+  return out;
 }
 
-int down_now(const data::DataDirectory& directory, std::optional<int> pid, const KillAll& kill_all) {
+// "3 jobs (a, b, c)", at most ten by name.
+std::string name_jobs(const std::vector<JobFacts>& jobs) {
+  constexpr std::size_t kNamesMax = 10;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < std::min(jobs.size(), kNamesMax); ++i) names.push_back(jobs[i].name);
+  const auto more = jobs.size() - names.size();
+  return std::to_string(jobs.size()) + (jobs.size() == 1 ? " job (" : " jobs (") + join(names, ", ") +
+         (more > 0 ? " and " + std::to_string(more) + " more" : "") + ")";
+}
+
+// How `down` ended: a sentence, or an object for programs.
+int print_down(const Common& common, const std::string& sentence, bool stopped, int killed = 0) {
+  if (common.as_json) {
+    json::Object out;
+    out["stopped"] = stopped;
+    out["killed"] = killed;
+    print_json(out);
+  } else {
+    std::cout << sentence << "\n";
+  }
+  return kOk;
+}
+
+int down_now(const Common& common, const data::DataDirectory& directory, std::optional<int> pid,
+             const KillAll& kill_all) {
   // musterd first, so that it starts nothing again.
   if (pid) {
     ::kill(*pid, SIGTERM);
-    if (!wait_until(kNowGrace, [&] { return gone(*pid); })) {
+    const auto ended = [&] { return !running_musterd(directory); };
+    if (!wait_until(kNowGrace, ended)) {
       ::kill(*pid, SIGKILL);
-      wait_until(kNowGrace, [&] { return gone(*pid); });
+      wait_until(kNowGrace, ended);
     }
   }
   const auto killed = kill_all(directory.run(), kNowGrace);
   if (!killed) return print_error(killed.error());
-  std::cout << (pid ? "Stopped musterd" : "No musterd was running") << ", killed " << *killed
-            << (*killed == 1 ? " runner\n" : " runners\n");
-  return kOk;
+  return print_down(common,
+                    (pid ? "Stopped   musterd on " : "No musterd serves ") + directory.path() + ", killed " +
+                        std::to_string(*killed) + (*killed == 1 ? " runner" : " runners"),
+                    pid.has_value(), *killed);
 }
 
-Result<void> ask_to_stop(Client& client, const std::string& name) {
-  MUSTER_TRY(const auto job, find_job(client, name));
-  json::Object request;
-  request[job.training ? "TrainingJobName" : "ProcessingJobName"] = name;
-  const auto stopped = client.sagemaker(job.training ? "StopTrainingJob" : "StopProcessingJob", request);
-  if (!stopped && stopped.error().code != ErrorCode::invalid_argument) return tl::unexpected(stopped.error());
-  std::cout << "Stopping  " << name << std::endl;
-  return {};
-}
-
-// Until none is left: live_jobs() names at most a page of each kind. Bounded by the jobs' grace and their
-// uploads.
-Result<void> stop_all(Client& client) {
-  std::set<std::string> told;
+// Stops every job and waits for the last one's end, which its grace and its uploads put off.
+Result<void> stop_all(const Common& common, Client& client) {
+  const auto say = [&](const std::string& text) {
+    if (!common.as_json) std::cout << text << std::endl;
+  };
+  const auto begin = steady_clock::now();
+  auto said = begin;
+  std::set<std::pair<bool, std::string>> asked;
   for (;;) {
     MUSTER_TRY(const auto jobs, live_jobs(client));
     if (jobs.empty()) return {};
-    for (const auto& name : jobs) {
-      if (told.insert(name).second) MUSTER_CHECK(ask_to_stop(client, name));
+    for (const auto& job : jobs) {
+      if (!asked.emplace(job.training, job.name).second) continue;
+      const auto stopped = request_stop(client, job);
+      // failed_precondition: it has ended meanwhile.
+      if (!stopped && stopped.error().code != ErrorCode::failed_precondition) return stopped;
+      say("Stopping  " + job.name);
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const auto now = steady_clock::now();
+    if (now - begin >= kStopAllMax) {
+      return fail(ErrorCode::failed_precondition,
+                  name_jobs(jobs) + " did not end within " + format_duration(kStopAllMax) +
+                      " and musterd was left running; see: muster job NAME; or kill everything with: muster "
+                      "down --now");
+    }
+    if (now - said >= kStopAllSay) {
+      say("Waiting   for " + name_jobs(jobs));
+      said = now;
+    }
+    std::this_thread::sleep_for(kStopAllPoll);
   }
 }
 
@@ -217,11 +247,8 @@ int down(const Common& common, const DownOptions& options, const KillAll& kill_a
   const auto directory = data::DataDirectory::open(common.data);
   if (!directory) return print_error(directory.error());
   const auto pid = running_musterd(*directory);
-  if (options.now) return down_now(*directory, pid, kill_all);
-  if (!pid) {
-    std::cout << "No musterd serves " << directory->path() << "\n";
-    return kOk;
-  }
+  if (options.now) return down_now(common, *directory, pid, kill_all);
+  if (!pid) return print_down(common, "No musterd serves " + directory->path(), false);
   if (!options.leave_jobs) {
     const auto endpoint = endpoint_of(*directory);
     if (!endpoint) return print_error(endpoint.error());
@@ -231,20 +258,18 @@ int down(const Common& common, const DownOptions& options, const KillAll& kill_a
     if (!jobs) return print_error(jobs.error());
     if (!jobs->empty() && !options.stop_jobs) {
       return print_error({ErrorCode::failed_precondition,
-                          std::to_string(jobs->size()) + (jobs->size() == 1 ? " job runs (" : " jobs run (") +
-                              join(*jobs, ", ") +
-                              "): add --stop-jobs to stop them first, --leave-jobs to let them run on, or "
-                              "--now to kill everything"});
+                          name_jobs(*jobs) + (jobs->size() == 1 ? " has" : " have") +
+                              " not ended: add --stop-jobs to stop them first, --leave-jobs to let them run "
+                              "on, or --now to kill everything"});
     }
-    if (auto stopped = stop_all(*client); !stopped) return print_error(stopped.error());
+    if (auto stopped = stop_all(common, *client); !stopped) return print_error(stopped.error());
   }
   ::kill(*pid, SIGTERM);
-  if (!wait_until(std::chrono::seconds(20), [&] { return gone(*pid); })) {
+  if (!wait_until(std::chrono::seconds(20), [&] { return !running_musterd(*directory); })) {
     return print_error({ErrorCode::timeout, "musterd (process " + std::to_string(*pid) +
                                                 ") did not end within 20 s; use --now to kill it"});
   }
-  std::cout << "Stopped   musterd on " << directory->path() << "\n";
-  return kOk;
+  return print_down(common, "Stopped   musterd on " + directory->path(), true);
 }
 
 namespace {
@@ -432,22 +457,6 @@ std::vector<ArtifactPrefix> artifact_prefixes(Client& client) {
     if (!page->contains("NextToken")) return out;
     request["NextToken"] = page->at("NextToken");
   }
-}
-
-Result<std::uint64_t> remove_prefix(data::s3::Client& s3, const data::s3::Place& place) {
-  std::uint64_t removed = 0;
-  data::s3::ListRequest request;
-  request.bucket = place.bucket;
-  request.prefix = place.key;
-  MUSTER_CHECK(s3.list_objects(request, [&](const data::s3::ListPage& page) -> Result<void> {
-    std::vector<std::string> keys;
-    for (const auto& object : page.objects) keys.push_back(object.key);
-    if (keys.empty()) return {};
-    MUSTER_TRY(const auto kept, s3.delete_objects(place.bucket, keys));
-    removed += keys.size() - kept.size();
-    return {};
-  }));
-  return removed;
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ int print_report(const Common& common, const Result<Report>& report, const std::
 }
 
 Result<Report> upload(data::s3::Client& s3, const std::string& from, const Place& to, bool recursive) {
-  if (!fs::exists(from)) return fail(ErrorCode::not_found, "there is no file " + from);
+  if (!fs::exists(from)) return fail(ErrorCode::invalid_argument, "there is no file " + from);
   if (fs::is_directory(from)) {
     if (!recursive) return fail(ErrorCode::invalid_argument, from + " is a folder; copy it with -r");
     return data::s3::upload_tree(s3, from, to.bucket, to.key, with_progress<data::s3::UploadOptions>());
@@ -82,6 +82,13 @@ Result<Report> download(data::s3::Client& s3, const Place& from, const std::stri
   return Report{1, info.size, {}};
 }
 
+// "s3://data" or "data".
+Result<Place> parse_bucket(const std::string& text) {
+  MUSTER_TRY(auto place, parse_s3_uri(is_s3(text) ? text : std::string(kScheme) + text));
+  if (place.key.empty()) return place;
+  return fail(ErrorCode::invalid_argument, text + " names an object: give s3://BUCKET");
+}
+
 }  // namespace
 
 Result<Place> parse_s3_uri(const std::string& uri) {
@@ -91,6 +98,23 @@ Result<Place> parse_s3_uri(const std::string& uri) {
   Place place{rest.substr(0, slash), slash == std::string::npos ? "" : rest.substr(slash + 1)};
   if (place.bucket.empty()) return fail(ErrorCode::invalid_argument, "\"" + uri + "\" names no bucket");
   return place;
+}
+
+Result<std::uint64_t> remove_prefix(data::s3::Client& s3, const Place& place) {
+  std::uint64_t removed = 0;
+  data::s3::ListRequest request;
+  request.bucket = place.bucket;
+  request.prefix = place.key;
+  MUSTER_CHECK(s3.list_objects(request, [&](const data::s3::ListPage& page) -> Result<void> {
+    std::vector<std::string> keys;
+    for (const auto& object : page.objects) keys.push_back(object.key);
+    if (keys.empty()) return {};
+    MUSTER_TRY(const auto kept, s3.delete_objects(place.bucket, keys));
+    if (!kept.empty()) return tl::unexpected(kept.front().second.with_context(kept.front().first));
+    removed += keys.size();
+    return {};
+  }));
+  return removed;
 }
 
 int copy_objects(const Common& common, const std::string& from, const std::string& to, bool recursive) {
@@ -162,10 +186,17 @@ int list_objects(const Common& common, const std::string& uri, bool recursive) {
 }
 
 int remove_objects(const Common& common, const std::string& uri, bool recursive) {
-  auto session = open_session(common);
-  if (!session) return print_error(session.error());
   const auto place = parse_s3_uri(uri);
   if (!place) return print_error(place.error());
+  if (place->key.empty() && !recursive) {
+    return print_error({ErrorCode::invalid_argument,
+                        uri +
+                            " names a bucket: add a key, or -r to remove everything in it; the bucket "
+                            "itself is removed by: muster rb s3://" +
+                            place->bucket});
+  }
+  auto session = open_session(common);
+  if (!session) return print_error(session.error());
   std::uint64_t removed = 0;
   if (!recursive) {
     const auto there = session->s3->head_object(*place);
@@ -173,20 +204,9 @@ int remove_objects(const Common& common, const std::string& uri, bool recursive)
     if (auto done = session->s3->delete_object(*place); !done) return print_error(done.error());
     removed = 1;
   } else {
-    data::s3::ListRequest request;
-    request.bucket = place->bucket;
-    request.prefix = place->key;
-    const auto listed =
-        session->s3->list_objects(request, [&](const data::s3::ListPage& page) -> Result<void> {
-          std::vector<std::string> keys;
-          for (const auto& object : page.objects) keys.push_back(object.key);
-          if (keys.empty()) return {};
-          MUSTER_TRY(const auto kept, session->s3->delete_objects(place->bucket, keys));
-          if (!kept.empty()) return tl::unexpected(kept.front().second.with_context(kept.front().first));
-          removed += keys.size();
-          return {};
-        });
-    if (!listed) return print_error(listed.error());
+    const auto done = remove_prefix(*session->s3, *place);
+    if (!done) return print_error(done.error());
+    removed = *done;
   }
   if (common.as_json) {
     json::Object out;
@@ -199,15 +219,45 @@ int remove_objects(const Common& common, const std::string& uri, bool recursive)
 }
 
 int make_bucket(const Common& common, const std::string& uri) {
+  const auto place = parse_bucket(uri);
+  if (!place) return print_error(place.error());
   auto session = open_session(common);
   if (!session) return print_error(session.error());
-  const auto place = parse_s3_uri(is_s3(uri) ? uri : std::string(kScheme) + uri);
-  if (!place) return print_error(place.error());
   if (auto made = session->s3->create_bucket(place->bucket); !made) return print_error(made.error());
   if (common.as_json) {
     print_json({});
   } else {
     std::cout << "Made s3://" << place->bucket << "\n";
+  }
+  return kOk;
+}
+
+int remove_bucket(const Common& common, const std::string& uri, bool force) {
+  const auto place = parse_bucket(uri);
+  if (!place) return print_error(place.error());
+  auto session = open_session(common);
+  if (!session) return print_error(session.error());
+  std::uint64_t removed = 0;
+  if (force) {
+    const auto done = remove_prefix(*session->s3, *place);
+    if (!done) return print_error(done.error());
+    removed = *done;
+  }
+  if (auto done = session->s3->delete_bucket(place->bucket); !done) {
+    const bool full = done.error().code == ErrorCode::failed_precondition;
+    return print_error(full
+                           ? Error{ErrorCode::failed_precondition,
+                                   "s3://" + place->bucket + " is not empty; --force removes its objects too"}
+                           : done.error());
+  }
+  if (common.as_json) {
+    json::Object out;
+    out["removed"] = removed;
+    print_json(out);
+  } else {
+    std::cout << "Removed s3://" << place->bucket;
+    if (removed > 0) std::cout << " and its " << removed << (removed == 1 ? " object" : " objects");
+    std::cout << "\n";
   }
   return kOk;
 }

@@ -1,4 +1,4 @@
-// Objects: cp, ls, rm, mb. Each function is one command: it prints and answers the exit code.
+// Objects: cp, ls, rm, mb, rb. Each function is one command: it prints and answers the exit code.
 #pragma once
 
 #include <string>
@@ -12,8 +12,14 @@ namespace muster::cli {
 int copy_objects(const Common& common, const std::string& from, const std::string& to, bool recursive);
 // Buckets without an argument, else what is below s3://BUCKET/PREFIX.
 int list_objects(const Common& common, const std::string& uri, bool recursive);
+// s3://BUCKET/KEY, or with `recursive` every object whose key begins with KEY.
 int remove_objects(const Common& common, const std::string& uri, bool recursive);
 int make_bucket(const Common& common, const std::string& uri);
+// An empty bucket, or with `force` any.
+int remove_bucket(const Common& common, const std::string& uri, bool force);
+
+// Removes every object below `place`; how many.
+Result<std::uint64_t> remove_prefix(data::s3::Client& s3, const data::s3::Place& place);
 
 // s3://bucket/key; invalid_argument otherwise. The key may be empty.
 Result<data::s3::Place> parse_s3_uri(const std::string& uri);
