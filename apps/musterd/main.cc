@@ -100,7 +100,13 @@ Result<std::unique_ptr<net::Server>> listen(Address address, net::Handler& handl
   net::ServerOptions options;
   options.address = address.host;
   options.port = address.port;
-  if (address.port != 0) return net::Server::start(options, handler);
+  if (address.port != 0) {
+    auto server = net::Server::start(options, handler);
+    if (!server && server.error().code == ErrorCode::already_exists) {
+      return fail(ErrorCode::already_exists, server.error().message + " with --listen ADDRESS:PORT");
+    }
+    return server;
+  }
   for (auto port = kFirstPort; port <= kLastPort; ++port) {
     options.port = port;
     auto server = net::Server::start(options, handler);
