@@ -1,0 +1,284 @@
+"""The command line `muster`: what scripts rely on, and that a restart of the service is survived."""
+import json
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import threading
+
+import pytest
+from conftest import BIN, training_request, unique, wait_for, wait_status
+
+
+class Muster:
+    """Runs the command line on one data directory."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __call__(self, *arguments, timeout=60):
+        return subprocess.run([BIN / "muster", "--data", self.data, *arguments], capture_output=True, text=True,
+                              timeout=timeout)
+
+    def good(self, *arguments):
+        done = self(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def start(self, *arguments):
+        return subprocess.Popen([BIN / "muster", "--data", self.data, *arguments], text=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE)
+
+    def job(self, name):
+        return json.loads(self.good("--output", "json", "job", name))
+
+    def status(self, name):
+        return self.job(name)["TrainingJobStatus"]
+
+
+@pytest.fixture
+def muster(shared, bucket):
+    return Muster(shared.data)
+
+
+@pytest.fixture
+def away(own):
+    own.client("s3").create_bucket(Bucket="e2e")
+    return own, Muster(own.data)
+
+
+@pytest.fixture
+def own_muster(tmp_path):
+    """A service started by `muster up` itself."""
+    command = Muster(tmp_path / "data")
+    command.good("up", "--detach", "--listen", "127.0.0.1:0", "--nodes", "2")
+    command.good("mb", "s3://e2e")
+    yield command
+    command("down", "--now")
+
+
+def write_job(path, script, kind="Training", **more):
+    """A request in TOML that runs a shell script."""
+    specification = {"Training": "AlgorithmSpecification", "Processing": "AppSpecification"}[kind]
+    image = {"Training": "TrainingImage", "Processing": "ImageUri"}[kind]
+    lines = [f"{key} = {json.dumps(value)}" for key, value in more.items()]
+    lines += [f"[{specification}]", f'{image} = "muster/host"',
+              f"ContainerEntrypoint = {json.dumps(['/bin/bash', '-c', script])}"]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def submit(muster, tmp_path, script, name=None):
+    name = name or unique("cli")
+    muster.good("train", write_job(tmp_path / f"{name}.toml", script, TrainingJobName=name))
+    return name
+
+
+def counting(lines, pause):
+    return f'for i in $(seq 1 {lines}); do echo "line $i"; sleep {pause}; done'
+
+
+# ---------------------------------------------------------------- a restart of the service
+
+class Reader:
+    """Collects what a process prints, line by line."""
+
+    def __init__(self, process):
+        self.process, self.out, self.err = process, [], []
+        self.threads = [threading.Thread(target=self.read, args=pair, daemon=True)
+                        for pair in ((process.stdout, self.out), (process.stderr, self.err))]
+        for thread in self.threads:
+            thread.start()
+
+    @staticmethod
+    def read(stream, into):
+        for line in stream:
+            into.append(line.rstrip("\n"))
+
+    def end(self):
+        code = self.process.wait(60)
+        for thread in self.threads:
+            thread.join(10)
+        return code
+
+    def said(self, words):
+        return sum(words in line for line in self.err)
+
+
+def test_what_watches_goes_on_over_a_restart(away, tmp_path):
+    own, muster = away
+    name = unique("restart")
+    expected = [f"line {i}" for i in range(1, 161)]
+    file = write_job(tmp_path / "job.toml", counting(160, 0.05), TrainingJobName=name)
+    watch = Reader(muster.start("train", file, "--watch", "--logs"))
+    wait_for(lambda: any(line.strip() == "line 1" for line in watch.out))
+    follow = Reader(muster.start("logs", name, "-f"))
+    wait = Reader(muster.start("wait", name))
+    for times in (1, 2):
+        seen = len(follow.out)
+        wait_for(lambda: len(follow.out) > seen + 5, what="more of the log")
+        own.kill()
+        wait_for(lambda: all(one.said("waiting at most") == times for one in (watch, follow, wait)))
+        own.start()
+        wait_for(lambda: all(one.said("is back") == times for one in (watch, follow, wait)))
+    assert [one.end() for one in (watch, follow, wait)] == [0, 0, 0]
+    assert [line for line in follow.out if line.startswith("line ")] == expected
+    assert [line.strip() for line in watch.out if line.strip().startswith("line ")] == expected
+    assert "Completed   Succeeded" in watch.out
+    assert "ended Completed" in wait.out[-1]
+
+
+# ---------------------------------------------------------------- exit codes
+
+def test_wait_tells_how_the_job_ended(muster, tmp_path):
+    good, bad, long = (submit(muster, tmp_path, script) for script in ("true", "exit 3", "sleep 300"))
+    assert muster("wait", good).returncode == 0
+    failed = muster("wait", bad)
+    assert failed.returncode == 10 and "exit code 3" in failed.stdout
+    late = muster("wait", long, "--timeout", "1")
+    assert late.returncode == 12 and f"muster stop {long}" in late.stderr
+    muster.good("stop", long)
+    assert muster("wait", long).returncode == 11
+    assert muster("stop", long).returncode == 4, "an ended job cannot be stopped"
+
+
+def test_mistakes_of_the_caller_are_2_and_the_rest_is_told_apart(muster, tmp_path):
+    (tmp_path / "bad.toml").write_text("x = [")
+    nowhere = write_job(tmp_path / "nowhere.toml", "true")
+    nowhere.write_text('InputDataConfig = [{ChannelName = "a", DataSource.S3DataSource.S3Uri = "no/such"}]\n'
+                       + nowhere.read_text())
+    for arguments in (("train", tmp_path / "none.toml"), ("train", tmp_path / "bad.toml"), ("train", nowhere),
+                      ("train",), ("cp", tmp_path / "none", "s3://e2e/x"), ("cp", "a", "b"), ("ls", "e2e"),
+                      ("cp", tmp_path, "s3://e2e/x"), ("rm", "s3://e2e"), ("rb", "s3://e2e/key"), ("bogus",)):
+        done = muster(*arguments)
+        assert done.returncode == 2 and done.stderr, arguments
+    assert "did you mean jobs?" in muster("jobz").stderr
+    for arguments in (("job", "nosuch"), ("logs", "nosuch"), ("wait", "nosuch"), ("cp", "s3://e2e/nosuch", "-"),
+                      ("ls", "s3://nosuchbucket"), ("rb", "s3://nosuchbucket")):
+        assert muster(*arguments).returncode == 3, arguments
+    name = submit(muster, tmp_path, "true")
+    again = muster("train", tmp_path / f"{name}.toml")
+    assert again.returncode == 4 and "exists already" in again.stderr
+
+
+def test_no_service_and_no_answer(tmp_path):
+    muster = Muster(tmp_path / "data")
+    assert muster("jobs").returncode == 3
+    muster.good("up", "--detach", "--listen", "127.0.0.1:0")
+    muster.good("down")
+    done = muster("jobs")
+    assert done.returncode == 5 and "muster up --detach" in done.stderr
+
+
+# ---------------------------------------------------------------- objects and requests
+
+def test_a_bucket_goes_only_by_rb(muster, tmp_path):
+    name = "s3://" + unique("rb")
+    muster.good("mb", name)
+    assert "muster rb" in muster("rm", name).stderr
+    muster.good("ls", name)
+    (tmp_path / "file").write_text("x")
+    muster.good("cp", tmp_path / "file", name + "/a/b")
+    full = muster("rb", name)
+    assert full.returncode == 4 and "--force" in full.stderr
+    muster.good("rm", "-r", name)
+    muster.good("cp", tmp_path / "file", name + "/a/b")
+    assert "1 object" in muster.good("rb", "--force", name)
+    assert muster("ls", name).returncode == 3
+
+
+def test_an_unknown_member_is_refused(muster, tmp_path):
+    done = muster("process", write_job(tmp_path / "a.toml", "true", "Processing", TrainingJobName="x"))
+    assert done.returncode == 2 and "did you mean ProcessingJobName?" in done.stderr
+
+
+# ---------------------------------------------------------------- down
+
+def test_down_says_what_runs_and_each_way_is_followed_by_up(own_muster, tmp_path):
+    muster = own_muster
+    name = submit(muster, tmp_path, "echo up; " + counting(600, 0.1))
+    wait_for(lambda: "up" in muster.good("logs", name))
+    refused = muster("down")
+    assert refused.returncode == 4
+    assert name in refused.stderr
+    assert all(flag in refused.stderr for flag in ("--stop-jobs", "--leave-jobs", "--now"))
+
+    muster.good("down", "--leave-jobs")
+    muster.good("up", "--detach")
+    assert muster.status(name) == "InProgress"
+    seen = muster.good("logs", name).count("line ")
+    wait_for(lambda: muster.good("logs", name).count("line ") > seen, what="more of the log")
+
+    assert f"Stopping  {name}" in muster.good("down", "--stop-jobs")
+    muster.good("up", "--detach")
+    assert muster.status(name) == "Stopped"
+    assert "Stopped by request" in muster.good("job", name)
+
+
+@pytest.mark.parametrize("kind", ["Training", "Processing"])
+def test_what_down_now_kills_was_stopped_not_lost(own_muster, tmp_path, kind):
+    muster, name = own_muster, unique("killed")
+    command = {"Training": "train", "Processing": "process"}[kind]
+    muster.good(command, write_job(tmp_path / "a.toml", "echo up; sleep 300", kind, **{kind + "JobName": name}))
+    wait_for(lambda: "up" in muster.good("logs", name))
+    assert "killed 1 runner" in muster.good("down", "--now")
+    muster.good("up", "--detach")
+    wait_for(lambda: muster.job(name)[kind + "JobStatus"] == "Stopped", what="its end")
+    shown = muster.good("job", name)
+    assert "Stopped with the service by `muster down --now`" in shown
+    assert "InternalServerError" not in shown and "lost" not in shown
+    assert "up" in muster.good("logs", name)
+    wait_for(lambda: "busy" not in muster.good("nodes"), what="release of the node")
+
+
+# ---------------------------------------------------------------- starting
+
+def test_a_taken_port_is_named(muster, shared, tmp_path):
+    port = shared.endpoint.rsplit(":", 1)[1]
+    done = Muster(tmp_path / "data")("up", "--detach", "--listen", f"127.0.0.1:{port}")
+    assert done.returncode == 1
+    assert port in done.stderr and "musterd" in done.stderr and "--listen" in done.stderr
+
+
+def test_a_data_directory_that_cannot_be_written(tmp_path):
+    """As a normal user: root may write anywhere."""
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    command = [BIN / "muster", "--data", locked / "data", "up", "--detach"]
+    if os.geteuid() == 0:
+        if not shutil.which("setpriv"):
+            pytest.skip("setpriv is missing")
+        nobody = pwd.getpwnam("nobody")
+        command = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups", *command]
+        for parent in [locked, *locked.parents][:3]:
+            os.chmod(parent, 0o755)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "Permission denied" in done.stderr and "--data DIR or MUSTER_DATA" in done.stderr
+
+
+# ---------------------------------------------------------------- help
+
+def commands(muster):
+    text = muster.good("--help")
+    return re.findall(r"^  (\w+) ", text[text.index("Subcommands:"):text.index("Exit codes:")], re.M)
+
+
+def test_every_command_has_help_with_an_example_and_a_line_in_the_guide(muster):
+    from conftest import ROOT
+    guide = (ROOT / "docs/guides/command-line.md").read_text()
+    names = commands(muster)
+    assert len(names) >= 19
+    for name in names:
+        text = muster.good(name, "--help")
+        assert re.search(rf"Example:\n  .*muster {name}\b", text), name
+        assert re.search(rf"`(muster )?{name}\b", guide), name
+
+
+def test_exit_codes_of_help_and_guide_agree(muster):
+    from conftest import ROOT
+    guide = (ROOT / "docs/guides/command-line.md").read_text()
+    listed = re.findall(r"^\| (\d+) \|", guide, re.M)
+    text = muster.good("--help")
+    assert sorted(map(int, re.findall(r"(?:^| )(\d+)  \w", text[text.index("Exit codes:"):]))) == list(map(int, listed))
