@@ -2,6 +2,7 @@
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -15,9 +16,9 @@ def take_interrupts():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def start(data, *more):
+def start(data, *more, programs=BIN):
     return subprocess.Popen([ROOT / "quickstart", "--data", data, "--steps", "3", *more], text=True,
-                            env=os.environ | {"MUSTER_BIN": str(BIN)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            env=os.environ | {"MUSTER_BIN": str(programs)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                             start_new_session=True, preexec_fn=take_interrupts)
 
 
@@ -71,6 +72,32 @@ def test_interrupt_leaves_nothing(tmp_path, moment):
     run.communicate(timeout=60)
     assert run.returncode == 130
     assert time.monotonic() - began < 20
+    assert processes_of(data) == []
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_after_a_failed_job_the_logs_can_be_looked_at(tmp_path, keep):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("muster", "musterd", "muster-runner"):
+        shutil.copy2(BIN / name, programs)
+    (programs / "muster-data").write_text("#!/bin/sh\necho no such luck >&2\nexit 3\n")
+    (programs / "muster-data").chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)  # whom jobs run as must reach the program
+    data = tmp_path / "data"
+    run = start(data, *(["--keep"] if keep else []), programs=programs)
+    out, _ = run.communicate(timeout=120)
+    assert run.returncode == 10, out
+    commands = re.findall(r"^  (\S+/muster --data .*)$", out[out.index("Look at what is there with"):], re.M)
+    shown = ""
+    assert len(commands) == (3 if keep else 4), out
+    assert ("up --detach" in commands[0]) != keep
+    for command in commands:
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, (command, done.stderr)
+        shown += done.stdout
+    assert "no such luck" in shown and "Failed" in shown
     assert processes_of(data) == []
 
 
