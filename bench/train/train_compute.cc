@@ -1,6 +1,7 @@
 // Tokens per second of one rank's training step (forward, backward, norm, clip, AdamW; no communication) and
 // its share of the GEMM peak, measured in alternation in the same process: a round is one large product, some
-// steps, and so on, so that a busy machine or a changed clock falls on both. Medians over the rounds.
+// steps, and so on, so that a busy machine or a changed clock falls on both. Medians over the
+// rounds, with quartiles.
 //
 //   bench_train_compute [PRESET [ROWS [ROUNDS [THREADS...]]]]     default: bench 4 12 1 2
 //
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "bench/support/summary.h"
 #include "train/determinism.h"
 #include "train/model/model.h"
 #include "train/optim/adamw.h"
@@ -37,10 +39,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
-  return values[values.size() / 2];
-}
+double median(std::vector<double> values) { return bench::summarize(std::move(values)).median; }
 
 double flop_per_token(const ParamTable& table, std::int64_t sequence) {
   double matrix = 0;
@@ -106,7 +105,9 @@ void measure(Trainer& trainer, int threads, int rounds) {
   at::set_num_threads(threads);
   trainer.step();
   gemm_rate();
-  std::vector<double> seconds, updates, peaks, cpu_of_step, cpu_of_gemm;
+  std::vector<double> seconds, updates, peaks, cpu_of_step, cpu_of_gemm, rates, shares;
+  const auto tokens = static_cast<double>(trainer.tokens_a_step());
+  const double flop = flop_per_token(trainer.table(), trainer.table().config().max_sequence);
   for (int round = 0; round < rounds; ++round) {
     const double begin = cpu_seconds();
     peaks.push_back(gemm_rate());
@@ -116,15 +117,16 @@ void measure(Trainer& trainer, int threads, int rounds) {
     cpu_of_step.push_back(cpu_seconds() - middle);
     seconds.push_back(times.compute + times.update);
     updates.push_back(times.update);
+    rates.push_back(tokens / seconds.back());
+    shares.push_back(100 * rates.back() * flop / peaks.back());
   }
-  const auto tokens = static_cast<double>(trainer.tokens_a_step());
-  const double flop = flop_per_token(trainer.table(), trainer.table().config().max_sequence);
-  const double rate = tokens / median(seconds), peak = median(peaks);
+  const double rate = median(rates), peak = median(peaks);
   std::printf(
-      "threads %d  %8.0f tokens/s  %6.1f of %6.1f GFLOP/s  %5.1f %% of peak  step %.1f ms, of it norm and "
+      "threads %d  %s tokens/s  %.1f of %.1f GFLOP/s  %s %% of the peak beside it  step %.1f ms, of it norm "
+      "and "
       "AdamW %.1f ms\n",
-      threads, rate, rate * flop / 1e9, peak / 1e9, 100 * rate * flop / peak, 1e3 * median(seconds),
-      1e3 * median(updates));
+      threads, to_string(bench::summarize(rates), 0).c_str(), rate * flop / 1e9, peak / 1e9,
+      to_string(bench::summarize(shares)).c_str(), 1e3 * median(seconds), 1e3 * median(updates));
   if (threads == 1) {
     const double cpu_rate = tokens * flop / median(cpu_of_step), cpu_peak = kGemmFlop / median(cpu_of_gemm);
     std::printf("           by CPU time: %6.1f of %6.1f GFLOP/s  %5.1f %% of peak\n", cpu_rate / 1e9,
@@ -153,6 +155,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "rows, rounds and threads must be at least 1\n");
     return 2;
   }
+  std::printf("%s\n", bench::describe_machine().c_str());
   Trainer trainer(*config, rows);
   std::printf("%s: %.2f M parameters, %ld x %ld tokens a step, %.1f MFLOP a token, MKL_CBWR=%s\n",
               name.c_str(), static_cast<double>(trainer.table().numel()) / 1e6, static_cast<long>(rows),
