@@ -66,7 +66,8 @@ struct LogPage {
 class LogStore {
  public:
   virtual ~LogStore() = default;
-  // Makes group and stream if they are not there. Durable on return.
+  // Makes group and stream if they are not there. Visible on return, durable with the first append, which may
+  // be an empty one.
   virtual Result<void> create(std::string_view group, std::string_view stream, Time now) = 0;
   // Idempotent: lines below the stream's next sequence are skipped; a gap is failed_precondition.
   // nullopt: whatever comes next. Durable on return (grouped fdatasync, <= 50 ms). Answers the next sequence.

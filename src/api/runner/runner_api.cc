@@ -126,6 +126,9 @@ net::Response RunnerApi::append_logs(const domain::LaunchId& launch, const std::
   std::vector<ports::LogLine> lines;
   lines.reserve(batch->lines.size());
   for (auto& line : batch->lines) lines.push_back({line.time, std::move(line.text)});
+  // Known since the launch, but for a crash of the machine before the stream was durable.
+  if (const auto made = logs_.create(info->log_group, info->log_stream, clock_.now()); !made)
+    return refusal(made.error());
   const auto next =
       logs_.append(info->log_group, info->log_stream, batch->first_sequence, lines, clock_.now());
   if (!next) return refusal(next.error());

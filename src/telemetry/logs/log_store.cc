@@ -25,6 +25,7 @@ constexpr std::size_t kNameMax = 512;      // of groups and streams, as CloudWat
 constexpr std::size_t kFileNameMax = 160;  // of an escaped name; longer ones end in a hash
 constexpr char kGroupFile[] = "group.json";
 constexpr std::size_t kSequenceSuffix = 1 + 20 + 4;  // ".SEQUENCE.log"
+constexpr std::string_view kFirstSegment = ".00000000000000000000.log";
 
 // A name as a file name: escaped, never "." or "..", at most kFileNameMax + 42 bytes. The real name stands in
 // the file.
@@ -106,6 +107,8 @@ Result<void> FileLogStore::load_group(const std::string& folder) {
     const auto path = it->path().string();
     if (path.find(".tmp-", folder.size()) != std::string::npos) {
       ::unlink(path.c_str());  // an unfinished segment of a crash
+    } else if (path.ends_with(kFirstSegment) && it->file_size(error) == 0 && !error) {
+      ::unlink(path.c_str());  // a crash before the stream was durable
     } else if (path.ends_with(".log") && path.size() > folder.size() + 1 + kSequenceSuffix) {
       segments[path.substr(0, path.size() - kSequenceSuffix)].push_back(path);
     }

@@ -397,6 +397,33 @@ TEST(FileLogStore, AcknowledgedLinesSurviveAKill) {
   EXPECT_EQ(store->append(kGroup, kStream, 0, lines_of({{1, "line 0"}}), Time{2}), page.events.size());
 }
 
+// A crash of the machine may leave the name of a stream that had no append, and nothing in the file.
+TEST(FileLogStore, AStreamThatWasNeverDurableIsForgotten) {
+  TempDir folder;
+  {
+    const auto store = open_files(folder.path());
+    ASSERT_TRUE(store->create(kGroup, kStream, Time{5}));
+    ASSERT_TRUE(store->create(kGroup, "whole", Time{5}));
+    ASSERT_EQ(store->append(kGroup, "whole", 0, {}, Time{1}), 0u);
+  }
+  int emptied = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+    if (entry.path().filename().string().find("whole") != std::string::npos ||
+        entry.path().extension() != ".log")
+      continue;
+    std::filesystem::resize_file(entry.path(), 0);
+    ++emptied;
+  }
+  ASSERT_EQ(emptied, 1);
+  const auto store = open_files(folder.path());
+  const auto streams = store->streams(kGroup, "");
+  ASSERT_TRUE(streams);
+  ASSERT_EQ(streams->size(), 1u);
+  EXPECT_EQ(streams->front().name, "whole");
+  ASSERT_TRUE(store->create(kGroup, kStream, Time{6}));  // and can be made again
+  EXPECT_EQ(store->append(kGroup, kStream, 0, lines_of({{1, "a"}}), Time{1}), 1u);
+}
+
 TEST(FileLogStore, ATornNewSegmentIsForgotten) {
   TempDir folder;
   fill(*open_files(folder.path()), 2);

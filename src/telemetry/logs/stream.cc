@@ -83,8 +83,15 @@ Result<std::unique_ptr<StreamFile>> StreamFile::create(std::string prefix, std::
                                                        std::uint64_t segment_bytes_max) {
   std::unique_ptr<StreamFile> out(
       new StreamFile(std::move(prefix), std::move(group), std::move(stream), now, segment_bytes_max));
+  const auto header = out->header();
+  auto path = segment_path(out->prefix_, 0);
+  MUSTER_TRY(const auto file, open_file(path, O_WRONLY | O_CREAT | O_EXCL));
+  if (auto written = write_all(file.get(), header); !written) {
+    ::unlink(path.c_str());
+    return tl::unexpected(written.error().with_context("cannot write " + path));
+  }
+  out->add_segment(std::move(path), header.size());
   out->loaded_ = true;
-  MUSTER_CHECK(out->roll());
   return out;
 }
 
@@ -213,7 +220,7 @@ Result<std::uint64_t> StreamFile::append(std::optional<std::uint64_t> first_sequ
                       " on would leave a gap; the next one is " + std::to_string(next_sequence_));
     }
     lines = lines.subspan(std::min<std::uint64_t>(next_sequence_ - first, lines.size()));
-    if (lines.empty()) return next_sequence_;
+    if (lines.empty() && settled_) return next_sequence_;
     for (const auto& line : lines) {
       if (line.text.size() > kLineBytesMax) {
         return fail(ErrorCode::invalid_argument, "log stream " + name_ + ": a line of " +
@@ -258,12 +265,14 @@ StreamFile::Batch StreamFile::encode(std::uint64_t first, std::span<const ports:
 
 // Writes behind the last synced record and syncs. After an error nothing of the batch is left if that can be
 // had.
-Result<void> StreamFile::write(const Segment& segment, const Batch& batch) const {
+Result<void> StreamFile::write(const Segment& segment, const Batch& batch) {
   MUSTER_TRY(const auto file, open_file(segment.path, O_WRONLY));
   const auto all = [&]() -> Result<void> {
     if (::lseek(file.get(), static_cast<off_t>(segment.end), SEEK_SET) < 0) return fail_errno("seek");
     MUSTER_CHECK(write_all(file.get(), batch.bytes));
     if (::fdatasync(file.get()) != 0) return fail_errno("fdatasync");
+    if (!settled_) MUSTER_CHECK(sync_directory(directory_of(prefix_)));
+    settled_ = true;
     return {};
   };
   auto written = all();
@@ -278,20 +287,30 @@ Result<void> StreamFile::write(const Segment& segment, const Batch& batch) const
 // Begins a new segment, durably: a crash leaves it whole or absent.
 Result<void> StreamFile::roll() {
   auto path = segment_path(prefix_, next_sequence_);
-  const auto header = encode_header(
-      {.group = group_, .stream = name_, .created = created_, .first_sequence = next_sequence_});
-  MUSTER_CHECK(write_file_atomic(path, header));
-  segments_.push_back({.path = std::move(path),
-                       .first_sequence = next_sequence_,
-                       .header_bytes = header.size(),
-                       .end = header.size(),
-                       .indexed = true,
-                       .marks = {},
-                       .last = {}});
+  const auto first = header();
+  MUSTER_CHECK(write_file_atomic(path, first));
+  add_segment(std::move(path), first.size());
   return {};
 }
 
+// Of a segment that begins with the next line.
+std::string StreamFile::header() const {
+  return encode_header(
+      {.group = group_, .stream = name_, .created = created_, .first_sequence = next_sequence_});
+}
+
+void StreamFile::add_segment(std::string path, std::uint64_t header_bytes) {
+  segments_.push_back({.path = std::move(path),
+                       .first_sequence = next_sequence_,
+                       .header_bytes = header_bytes,
+                       .end = header_bytes,
+                       .indexed = true,
+                       .marks = {},
+                       .last = {}});
+}
+
 void StreamFile::publish(const Batch& batch) {
+  if (batch.records.empty()) return;
   auto& segment = segments_.back();
   for (std::size_t i = 0; i < batch.records.size(); ++i) {
     add_to_index(segment, segment.end + batch.offsets[i], batch.records[i]);

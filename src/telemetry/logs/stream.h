@@ -24,7 +24,8 @@ namespace muster::telemetry {
 
 class StreamFile {
  public:
-  // Writes the first segment, durably. `prefix`: path of the segments without `.SEQUENCE.log`.
+  // Writes the first segment, which becomes durable with the first append, be it an empty one. `prefix`: path
+  // of the segments without `.SEQUENCE.log`.
   static Result<std::unique_ptr<StreamFile>> create(std::string prefix, std::string group, std::string stream,
                                                     Time now, std::uint64_t segment_bytes_max);
   // Takes over existing segments, in order. Reads only the first header; the rest at first use, when a torn
@@ -84,8 +85,10 @@ class StreamFile {
   Result<std::optional<Time>> first_time(Segment& segment);
   Batch encode(std::uint64_t first, std::span<const ports::LogLine> lines, std::optional<Time> last_time,
                Time now) const;
-  Result<void> write(const Segment& segment, const Batch& batch) const;
+  Result<void> write(const Segment& segment, const Batch& batch);
   Result<void> roll();
+  std::string header() const;
+  void add_segment(std::string path, std::uint64_t header_bytes);
   void publish(const Batch& batch);
   static void add_to_index(Segment& segment, std::uint64_t offset, const Record& record);
 
@@ -103,8 +106,9 @@ class StreamFile {
   const Time created_;
   const std::uint64_t segment_bytes_max_;
 
-  std::mutex append_;  // held over a whole append; taken before state_
-  std::mutex state_;   // guards what is below
+  std::mutex append_;     // held over a whole append; taken before state_
+  bool settled_ = false;  // the names of the segments are durable; guarded by append_
+  std::mutex state_;      // guards what is below
   bool loaded_ = false;
   bool removed_ = false;
   std::vector<Segment> segments_;  // at least one
