@@ -87,7 +87,7 @@ Result<std::unique_ptr<LogSpool>> LogSpool::open(std::string folder, SpoolOption
 }
 
 Result<void> LogSpool::recover() {
-  if (const auto text = read_file(folder_ + "/base")) {
+  if (const auto text = read_file(folder_ + "/base"); text && !text->empty()) {
     const auto number = parse_int(trim(*text));
     if (!number || *number < 0) return fail(ErrorCode::corrupt, folder_ + "/base is no number: " + *text);
     base_ = static_cast<std::uint64_t>(*number);
@@ -126,7 +126,11 @@ Result<void> LogSpool::add_segment() {
 }
 
 Result<void> LogSpool::set_base(std::uint64_t base) {
-  MUSTER_CHECK(write_file_atomic(folder_ + "/base", std::to_string(base) + "\n", 0600));
+  // Whole or absent after a crash of the runner. Nothing of the spool is made to outlive one of the machine.
+  const auto path = folder_ + "/base";
+  MUSTER_TRY(const auto file, open_file(path + ".new", O_WRONLY | O_CREAT | O_TRUNC, 0600));
+  MUSTER_CHECK(write_all(file.get(), std::to_string(base) + "\n"));
+  if (::rename((path + ".new").c_str(), path.c_str()) != 0) return fail_errno("rename to " + path);
   base_ = base;
   return {};
 }
