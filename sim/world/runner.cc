@@ -34,14 +34,14 @@ void Runner::start() {
   world_.after(program_.start, [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (!self || !self->acts()) return;
-    self->report(RankPhase::preparing, "staging");
+    if (self->program_.staging >= kWorthAReport) self->report(RankPhase::preparing, "staging");
     self->later(self->program_.staging, &Runner::stage_done);
     self->poll();
   });
 }
 
 void Runner::stage_done() {
-  if (phase_ != RankPhase::preparing) return;  // it was stopped
+  if (phase_ > RankPhase::preparing) return;  // it was stopped
   if (failing() && program_.staging_fails) return exited(never_ran(Cause::program, "no such bucket: data"));
   staged_ = true;
   report(RankPhase::ready);

@@ -74,7 +74,8 @@ class Runner : public std::enable_shared_from_this<Runner> {
   static constexpr Millis kPollWait{20'000};
   static constexpr Millis kPollTimeout{25'000};
   static constexpr Millis kReportTimeout{5'000};
-  static constexpr Millis kAway{500};  // before asking again a control plane that is away
+  static constexpr Millis kAway{500};            // before asking again a control plane that is away
+  static constexpr Millis kWorthAReport{1'000};  // staging that takes less is not reported by itself
 
   void later(Millis delay, void (Runner::*step)());
   void stage_done();

@@ -73,6 +73,11 @@ void Edit::settle() {
   if (job.phase == Phase::ended || !attempt) return;
   const auto& ranks = attempt->ranks;
   if (all_ranks(*attempt, is_over)) return conclude();
+  const auto reported = [](const domain::Rank& rank) {
+    return rank.phase != RankPhase::starting && rank.phase != RankPhase::lost;
+  };
+  if (job.phase == Phase::launching && std::any_of(ranks.begin(), ranks.end(), reported))
+    enter(Phase::preparing, "Preparing the input data");
   if (all_ranks(*attempt, has_exited)) {
     if (job.phase == Phase::finishing) return;
     return enter(Phase::finishing,
@@ -81,11 +86,8 @@ void Edit::settle() {
   const auto any = [&](RankPhase phase) {
     return std::any_of(ranks.begin(), ranks.end(), [phase](const auto& rank) { return rank.phase == phase; });
   };
-  if (job.phase == Phase::launching && any(RankPhase::preparing))
-    enter(Phase::preparing, "Preparing the input data");
   if (job.phase < Phase::ready && !job.stop &&
       all_ranks(*attempt, [](RankPhase phase) { return phase == RankPhase::ready; })) {
-    if (job.phase == Phase::launching) enter(Phase::preparing, "Preparing the input data");
     enter(Phase::ready,
           "All nodes are ready: " + std::to_string(job.nodes) + " of " + std::to_string(job.nodes));
   }

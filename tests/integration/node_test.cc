@@ -89,7 +89,7 @@ TEST_F(NodeTest, two_ranks_in_their_nodes) {
       "touch $HOME/x && echo home; [ -e /proc/self/fd/3 ] && echo leak; echo id $(id -u)");
   ASSERT_TRUE(wait_for_exits(2));
   for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(control_.phases(rank), "preparing ready running exited uploading uploaded finished");
+    EXPECT_EQ(control_.phases(rank), "ready running exited uploading uploaded finished");
     const auto text = control_.text(rank);
     const auto name = domain::host_name(rank);
     for (const auto& wanted :

@@ -42,7 +42,7 @@ std::string_view to_string(Step step) {
 }
 
 std::string_view to_string(Timer timer) {
-  static constexpr std::array<std::string_view, 3> kWords = {"kill", "limit", "leave"};
+  static constexpr std::array<std::string_view, 4> kWords = {"preparing", "kill", "limit", "leave"};
   return kWords.at(static_cast<std::size_t>(timer));
 }
 
@@ -88,8 +88,9 @@ void Core::report(RankPhase phase, std::string message) {
 void Core::on(const input::Begin&) {
   MUSTER_ASSERT(step_ == Step::created);
   step_ = Step::staging;
-  report(RankPhase::preparing, "");
   actions_.emplace_back(action::Stage{});
+  // A report costs the control plane a commit, and the next one waits for it.
+  actions_.emplace_back(action::SetTimer{Timer::preparing, config_.preparing});
 }
 
 void Core::on(const input::Desire& in) {
@@ -172,6 +173,9 @@ void Core::on(const input::ReportsDelivered&) {
 
 void Core::on(const input::TimerFired& in) {
   switch (in.timer) {
+    case Timer::preparing:
+      if (step_ == Step::staging) report(RankPhase::preparing, "");
+      return;
     case Timer::kill:
       if (step_ == Step::running) actions_.emplace_back(action::Signal{SIGKILL});
       return;

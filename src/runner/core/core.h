@@ -29,9 +29,10 @@ struct Failure {
 };
 
 enum class Timer {
-  kill,   // grace after SIGTERM is over
-  limit,  // maximum run time is over
-  leave,  // the runner was told to go away and has waited long enough
+  preparing,  // staging takes long enough to be worth a report
+  kill,       // grace after SIGTERM is over
+  limit,      // maximum run time is over
+  leave,      // the runner was told to go away and has waited long enough
 };
 std::string_view to_string(Timer timer);
 
@@ -121,7 +122,8 @@ struct Config {
   domain::LaunchId launch;
   Millis max_runtime{86'400'000};
   Millis grace{120'000};
-  Millis leave{10'000};  // for the last log lines after Terminate
+  Millis leave{10'000};   // for the last log lines after Terminate
+  Millis preparing{100};  // staging that is over by then goes without a report of its own
 };
 
 // The reason of an end by itself: the failure file, else the exit code or signal with the last lines. At most

@@ -108,7 +108,7 @@ Input parse_input(std::string_view line) {
   if (verb == "gave-up") return input::GaveUp{words.quoted};
   if (verb == "terminate") return input::Terminate{};
   EXPECT_EQ(verb, "timer") << "unknown input: " << line;
-  for (const auto timer : {Timer::kill, Timer::limit, Timer::leave}) {
+  for (const auto timer : {Timer::preparing, Timer::kill, Timer::limit, Timer::leave}) {
     if (to_string(timer) == words.bare.at(1)) return input::TimerFired{timer};
   }
   ADD_FAILURE() << "unknown timer: " << line;

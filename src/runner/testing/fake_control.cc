@@ -171,8 +171,10 @@ std::string FakeControl::text(int rank) {
 
 std::string FakeControl::phases(int rank) {
   std::string out;
-  for (const auto& report : reports(rank))
+  for (const auto& report : reports(rank)) {
+    if (report.phase == domain::RankPhase::preparing) continue;
     out += (out.empty() ? "" : " ") + std::string(to_string(report.phase));
+  }
   return out;
 }
 

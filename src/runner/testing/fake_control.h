@@ -29,7 +29,7 @@ class FakeControl final : public net::Handler {
   std::vector<domain::RankReport> reports(int rank = 0);
   std::vector<wire::Line> lines(int rank = 0);
   std::string text(int rank = 0);  // lines joined by newlines
-  // "preparing ready running ..."
+  // "ready running ...": without `preparing`, which only staging that takes a while reports.
   std::string phases(int rank = 0);
   domain::RankExit exit_of(int rank = 0);
 
