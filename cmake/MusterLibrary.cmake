@@ -9,7 +9,9 @@
 #   [TEST_SERIAL])             nothing else runs beside these tests: they watch how soon something is noticed
 # FOLDER is the path below src/, e.g. data/s3; the target is muster_data_s3.
 #
-# muster_program(NAME SRCS main.cc DEPS ... [LIBS ...]) makes bin/NAME and adds it to the target `programs`.
+# muster_program(NAME SRCS main.cc DEPS ... [LIBS ...] [QUICK_START]) makes bin/NAME and adds it to the target
+# `programs`. QUICK_START: for one that starts often. What it uses of the outside libraries named by
+# muster_outside_library() is linked in, so that the loader has little to do (docs/adr/0035-quick-starts.md).
 # muster_test(NAME SRCS ... DEPS ... [LIBS ...] [WHOLE] [SERIAL]) makes a gtest executable outside src/.
 
 file(STRINGS ${CMAKE_SOURCE_DIR}/cmake/layers.txt MUSTER_LAYER_LINES REGEX "^[a-z]")
@@ -85,9 +87,24 @@ function(muster_library folder)
   endif()
 endfunction()
 
+# An outside library in OUT: the shared one of TARGET, for programs with QUICK_START lib<NAME>.a if it is there.
+function(muster_outside_library out target name)
+  find_library(MUSTER_STATIC_${name} lib${name}.a)
+  set(library ${target})
+  if(MUSTER_STATIC_${name})
+    set(library "$<IF:$<BOOL:$<TARGET_PROPERTY:QUICK_START>>,${MUSTER_STATIC_${name}},${target}>")
+  endif()
+  set(${out} ${library} PARENT_SCOPE)
+endfunction()
+
 function(muster_program name)
-  cmake_parse_arguments(ARG "" "" "SRCS;DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "QUICK_START" "" "SRCS;DEPS;LIBS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
+  if(ARG_QUICK_START AND NOT MUSTER_SANITIZE)
+    set_target_properties(${name} PROPERTIES QUICK_START ON)
+    # Sections that nothing calls go: with them the libraries that only they would need.
+    target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc LINKER:--gc-sections)
+  endif()
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS})
   muster_link(${name} PRIVATE ${ARG_DEPS})
