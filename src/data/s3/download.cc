@@ -42,6 +42,7 @@ struct Assembly {
   std::optional<NewFile> file;
   std::atomic<std::size_t> ranges_left{0};
   std::atomic<bool> changed{false};  // the object was replaced meanwhile
+  detail::ReceivedRuns runs;         // one a range, each written by the thread that receives it
 };
 
 class Downloader {
@@ -61,6 +62,7 @@ class Downloader {
       if (ranges > 1) {
         assemblies_[i] = std::make_unique<Assembly>();
         assemblies_[i]->ranges_left = ranges;
+        assemblies_[i]->runs = {options.part_bytes, std::vector<std::string>(ranges)};
       }
       for (std::uint64_t r = 0; r < ranges; ++r) tasks_.push_back({i, r});
     }
@@ -140,7 +142,8 @@ class Downloader {
       }
     }
     if (!assembly.changed) {
-      const auto fetched = fetch_range(item, *assembly.file, item.object, number);
+      const auto fetched =
+          fetch_range(item, *assembly.file, item.object, number, &assembly.runs.crc32c[number]);
       if (!fetched && fetched.error().code == ErrorCode::failed_precondition) {
         assembly.changed = true;
       } else if (!fetched) {
@@ -150,7 +153,8 @@ class Downloader {
     if (--assembly.ranges_left > 0) return {};
     auto& file = *assembly.file;
     if (!assembly.changed) {
-      const auto verified = detail::verify_file(client_, place_of(item), item.object, file.fd());
+      const auto verified =
+          detail::verify_file(client_, place_of(item), item.object, file.fd(), assembly.runs);
       if (!verified && verified.error().code != ErrorCode::failed_precondition) return verified;
       assembly.changed = !verified;
     }
@@ -160,14 +164,21 @@ class Downloader {
     return {};
   }
 
+  // crc32c, if asked for: of the bytes received, while they are still in the processor's cache.
   Result<void> fetch_range(const Download& item, NewFile& file, const ObjectInfo& version,
-                           std::uint64_t number) {
+                           std::uint64_t number, std::string* crc32c = nullptr) {
     const auto first = number * options_.part_bytes;
     const auto length = std::min(options_.part_bytes, version.size - first);
     std::uint64_t at = first;
-    MUSTER_CHECK(
-        client_.get_object(place_of(item), {ByteRange{first, length}, version.etag}, into(file, at)));
+    crypto::Hasher hasher(crypto::Digest::crc32c);
+    const auto write = into(file, at);
+    const auto take = [&](std::string_view piece) {
+      if (crc32c != nullptr) hasher.update(piece);
+      return write(piece);
+    };
+    MUSTER_CHECK(client_.get_object(place_of(item), {ByteRange{first, length}, version.etag}, take));
     if (at != first + length) return short_of(at - first, length);
+    if (crc32c != nullptr) *crc32c = hasher.finish();
     return {};
   }
 

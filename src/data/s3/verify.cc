@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/text.h"
+
 namespace muster::data::s3::detail {
 
 Result<std::string> digest_of_file(crypto::Digest kind, int fd, std::uint64_t offset, std::uint64_t length) {
@@ -22,22 +24,40 @@ Result<std::string> digest_of_file(crypto::Digest kind, int fd, std::uint64_t of
   return hasher.finish();
 }
 
-Result<void> verify_file(Client& client, const Place& place, const ObjectInfo& version, int fd) {
+namespace {
+
+std::string crc32c_of(const ReceivedRuns& runs, std::uint64_t size) {
+  auto crc = runs.crc32c.front();
+  for (std::size_t i = 1; i < runs.crc32c.size(); ++i) {
+    const auto bytes = std::min(runs.bytes, size - i * runs.bytes);
+    crc = crypto::combine_crcs(crypto::Digest::crc32c, crc, runs.crc32c[i], bytes);
+  }
+  return crc;
+}
+
+}  // namespace
+
+Result<void> verify_file(Client& client, const Place& place, const ObjectInfo& version, int fd,
+                         const ReceivedRuns& runs) {
   MUSTER_TRY(const auto now, client.head_object(place));
   if (now.etag != version.etag) {
     return fail(ErrorCode::failed_precondition, to_string(place) + " was replaced while it was downloaded");
   }
   if (!now.checksum) return {};
   const auto& expected = *now.checksum;
+  const bool have_runs = expected.kind == crypto::Digest::crc32c && !runs.crc32c.empty();
   std::string found;
-  if (expected.parts == 0) {
+  if (expected.parts == 0 && have_runs) {
+    found = crc32c_of(runs, version.size);
+  } else if (expected.parts == 0) {
     MUSTER_TRY(found, digest_of_file(expected.kind, fd, 0, version.size));
   } else {
     const auto parts = static_cast<std::uint64_t>(expected.parts);
     MUSTER_TRY(const auto each, client.part_size(place, 1));
     if (each * parts < version.size || each * (parts - 1) >= version.size) return {};
-    std::string digests;
-    for (std::uint64_t offset = 0; offset < version.size; offset += each) {
+    const bool fit = have_runs && each == runs.bytes;
+    std::string digests = fit ? join(runs.crc32c, "") : "";
+    for (std::uint64_t offset = 0; !fit && offset < version.size; offset += each) {
       MUSTER_TRY(const auto digest,
                  digest_of_file(expected.kind, fd, offset, std::min(each, version.size - offset)));
       digests += digest;
