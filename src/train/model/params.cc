@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/rng.h"
@@ -19,19 +20,21 @@ std::int64_t ffn(const Config& c) { return c.ffn; }
 
 constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
 
+constexpr int kRows = 0, kColumns = 1;  // what tensor parallelism cuts
+
 constexpr ParamSpec kSpecs[] = {
-    {kEmbedding, vocab, width, true, Init::normal},
-    {"model.layers.*.self_attn.q_proj.weight", query_width, width, true, Init::normal},
-    {"model.layers.*.self_attn.k_proj.weight", kv_width, width, true, Init::normal},
-    {"model.layers.*.self_attn.v_proj.weight", kv_width, width, true, Init::normal},
-    {"model.layers.*.self_attn.o_proj.weight", width, query_width, true, Init::residual},
-    {"model.layers.*.mlp.gate_proj.weight", ffn, width, true, Init::normal},
-    {"model.layers.*.mlp.up_proj.weight", ffn, width, true, Init::normal},
-    {"model.layers.*.mlp.down_proj.weight", width, ffn, true, Init::residual},
+    {kEmbedding, vocab, width, true, Init::normal, kRows},
+    {"model.layers.*.self_attn.q_proj.weight", query_width, width, true, Init::normal, kRows},
+    {"model.layers.*.self_attn.k_proj.weight", kv_width, width, true, Init::normal, kRows},
+    {"model.layers.*.self_attn.v_proj.weight", kv_width, width, true, Init::normal, kRows},
+    {"model.layers.*.self_attn.o_proj.weight", width, query_width, true, Init::residual, kColumns},
+    {"model.layers.*.mlp.gate_proj.weight", ffn, width, true, Init::normal, kRows},
+    {"model.layers.*.mlp.up_proj.weight", ffn, width, true, Init::normal, kRows},
+    {"model.layers.*.mlp.down_proj.weight", width, ffn, true, Init::residual, kColumns},
     {"model.layers.*.input_layernorm.weight", width, nullptr, false, Init::ones},
     {"model.layers.*.post_attention_layernorm.weight", width, nullptr, false, Init::ones},
     {"model.norm.weight", width, nullptr, false, Init::ones},
-    {"lm_head.weight", vocab, width, true, Init::normal, kEmbedding},
+    {"lm_head.weight", vocab, width, true, Init::normal, kRows, kEmbedding},
 };
 
 bool per_layer(const ParamSpec& spec) { return spec.pattern.find('*') != std::string_view::npos; }
@@ -41,12 +44,39 @@ std::string layer_name(std::string_view pattern, std::int64_t layer) {
   return std::string(pattern.substr(0, star)) + std::to_string(layer) + std::string(pattern.substr(star + 1));
 }
 
-Param make_param(const Config& config, const ParamSpec& spec, std::string name, std::int64_t offset) {
-  Param param{
-      .name = std::move(name), .shape = {spec.rows(config)}, .offset = offset, .numel = 0, .spec = &spec};
-  if (spec.columns != nullptr) param.shape.push_back(spec.columns(config));
-  param.numel = param.shape[0] * (param.shape.size() == 2 ? param.shape[1] : 1);
-  return param;
+std::vector<std::int64_t> shape_of(const Config& config, const ParamSpec& spec) {
+  std::vector<std::int64_t> shape = {spec.rows(config)};
+  if (spec.columns != nullptr) shape.push_back(spec.columns(config));
+  return shape;
+}
+
+Param make_param(const Config& config, const ModelPart& part, const ParamSpec& spec, std::string name,
+                 std::int64_t offset) {
+  Box box = whole_box(shape_of(config, spec));
+  if (spec.tp_axis != kNotCut) {
+    const auto axis = static_cast<std::size_t>(spec.tp_axis);
+    const auto cut = part_of(box.length[axis], part.tp_rank, part.tp);
+    box.start[axis] = cut.begin;
+    box.length[axis] = cut.size();
+  }
+  const auto numel = box.numel();
+  return {.name = std::move(name),
+          .shape = box.length,
+          .box = std::move(box),
+          .offset = offset,
+          .numel = numel,
+          .spec = &spec};
+}
+
+// The degrees from 1 to `most` that divide both.
+std::string degrees(std::int64_t heads, std::int64_t kv_heads) {
+  std::string text;
+  for (std::int64_t degree = 1; degree <= kv_heads; ++degree) {
+    if (heads % degree == 0 && kv_heads % degree == 0) {
+      text += (text.empty() ? "" : ", ") + std::to_string(degree);
+    }
+  }
+  return text;
 }
 
 struct Limit {
@@ -172,30 +202,69 @@ std::int64_t parameter_count(const ModelConfig& config) {
   return count;
 }
 
-ParamTable::ParamTable(const ModelConfig& config) : config_(config) {
-  const auto add = [this](const ParamSpec& spec, std::string name) {
-    params_.push_back(make_param(config_, spec, std::move(name), numel_));
-    numel_ += params_.back().numel;
+ModelPart whole_model(const ModelConfig& config) { return {.layers = {0, config.layers}}; }
+
+Result<void> check_tensor_parallel(const ModelConfig& config, int tp) {
+  if (tp >= 1 && config.heads % tp == 0 && config.kv_heads % tp == 0 && tp <= config.vocab &&
+      tp <= config.ffn) {
+    return {};
+  }
+  return fail(ErrorCode::invalid_argument,
+              "tensor parallelism over " + std::to_string(tp) + " ranks: the " +
+                  std::to_string(config.heads) + " heads and " + std::to_string(config.kv_heads) +
+                  " key / value heads must divide by it, and it must not exceed vocabulary and inner width; "
+                  "possible here: " +
+                  degrees(config.heads, config.kv_heads));
+}
+
+ModelConfig local_config(const ModelConfig& config, const ModelPart& part) {
+  ModelConfig local = config;
+  local.heads = config.heads / part.tp;
+  local.kv_heads = config.kv_heads / part.tp;
+  local.ffn = part_of(config.ffn, part.tp_rank, part.tp).size();
+  local.vocab = part_of(config.vocab, part.tp_rank, part.tp).size();
+  local.layers = part.layers.size();
+  return local;
+}
+
+ParamTable::ParamTable(const ModelConfig& config, const ModelPart& part)
+    : config_(config), local_(local_config(config, part)), part_(part) {
+  auto end_unit = [this, begin = std::int64_t{0}]() mutable {
+    if (numel_ > begin) units_.push_back({std::exchange(begin, numel_), numel_});
   };
   // Hugging Face's order: what stands before the layers, layer by layer, what stands behind them.
   const auto first = std::ranges::find_if(kSpecs, per_layer);
   const auto behind = std::find_if_not(first, std::end(kSpecs), per_layer);
-  for (auto spec = std::begin(kSpecs); spec != first; ++spec) add(*spec, std::string(spec->pattern));
-  for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
-    for (auto spec = first; spec != behind; ++spec) add(*spec, layer_name(spec->pattern, layer));
+  for (auto spec = std::begin(kSpecs); spec != first && has_embedding(); ++spec) {
+    add(*spec, std::string(spec->pattern));
   }
-  for (auto spec = behind; spec != std::end(kSpecs); ++spec) {
-    if (config_.tied && !spec->tied_to.empty()) {
-      tail_ += at(spec->tied_to).numel;
-    } else {
+  end_unit();
+  for (std::int64_t layer = part.layers.begin; layer < part.layers.end; ++layer) {
+    for (auto spec = first; spec != behind; ++spec) add(*spec, layer_name(spec->pattern, layer));
+    end_unit();
+  }
+  for (auto spec = behind; spec != std::end(kSpecs) && has_head(); ++spec) {
+    if (!config_.tied || spec->tied_to.empty()) {
       add(*spec, std::string(spec->pattern));
+    } else if (const Param* here = find(spec->tied_to)) {
+      tail_ += here->numel;
+    } else {
+      const auto tied = std::ranges::find(kSpecs, spec->tied_to, &ParamSpec::pattern);
+      add(*tied, std::string(tied->pattern));
+      params_.back().copy = true;
     }
   }
+  end_unit();
   for (const Param& param : params_) {
     for (std::int64_t begin = 0; begin < param.numel; begin += kBlock) {
       blocks_.push_back({param.offset + begin, param.offset + std::min(begin + kBlock, param.numel)});
     }
   }
+}
+
+void ParamTable::add(const ParamSpec& spec, std::string name) {
+  params_.push_back(make_param(config_, part_, spec, std::move(name), numel_));
+  numel_ += params_.back().numel;
 }
 
 const Param* ParamTable::find(std::string_view name) const {
@@ -221,8 +290,12 @@ void init_param(const ModelConfig& config, const Param& param, std::uint64_t see
   const double deviation =
       config.init_std / (residual ? std::sqrt(2.0 * static_cast<double>(config.layers)) : 1.0);
   const std::uint64_t key = Rng::mix(seed + 0x9e3779b97f4a7c15ULL) ^ hash(param.name);
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    out[i] = static_cast<T>(normal_at(key, begin + static_cast<std::int64_t>(i)) * deviation);
+  const Slice wanted{param.name, param.box, {begin, begin + static_cast<std::int64_t>(out.size())}};
+  for (const auto& run :
+       intersect(whole_slice(param.name, whole_box(shape_of(config, *param.spec))), wanted)) {
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      out[static_cast<std::size_t>(run.b + i)] = static_cast<T>(normal_at(key, run.a + i) * deviation);
+    }
   }
 }
 template void init_param<float>(const ModelConfig&, const Param&, std::uint64_t, std::int64_t,

@@ -6,6 +6,10 @@
 // gate|up, which are neighbours there, are each one matrix to a GEMM. Fusion is placement only and never
 // written to disk.
 //
+// A rank may hold a part of a model: the layers of a pipeline stage, and of each tensor its tensor-parallel
+// cut (docs/adr/0035). Its table has the tensors of that part with their local shapes, and says of each which
+// slice of the global tensor it is; the whole model is the part of a single rank.
+//
 // Everything here is a value and immutable after creation: any thread may read it.
 #pragma once
 
@@ -53,6 +57,8 @@ std::int64_t size_of(Dtype dtype);
 
 enum class Init { normal, residual, ones };
 
+inline constexpr int kNotCut = -1;
+
 // One row of the table: all tensors whose name fits `pattern` ("*" stands for the layer number).
 struct ParamSpec {
   std::string_view pattern;
@@ -60,14 +66,17 @@ struct ParamSpec {
   std::int64_t (*columns)(const ModelConfig&);  // nullptr: one-dimensional
   bool decay;                                   // AdamW weight decay: not on norms
   Init init;
+  int tp_axis = kNotCut;          // the axis that tensor parallelism cuts
   std::string_view tied_to = {};  // not stored when the configuration ties it
 };
 std::span<const ParamSpec> param_specs();
 
 struct Param {
   std::string name;                 // model.layers.3.mlp.up_proj.weight
-  std::vector<std::int64_t> shape;  // row-major
-  std::int64_t offset = 0;          // first element in the flat buffer
+  std::vector<std::int64_t> shape;  // row-major; of what is held here
+  Box box;                          // where that lies in the global tensor
+  bool copy = false;        // a tied embedding that this stage has as its head only: not counted, not saved
+  std::int64_t offset = 0;  // first element in the flat buffer
   std::int64_t numel = 0;
   const ParamSpec* spec = nullptr;
 };
@@ -75,16 +84,46 @@ struct Param {
 // Stored parameters, counted without a table: for refusing a model before anything is allocated.
 std::int64_t parameter_count(const ModelConfig& config);
 
+// What one rank computes with.
+struct ModelPart {
+  Range layers;  // of the pipeline stage; the one with layer 0 has the embedding, the last the norm and head
+  int tp_rank = 0;
+  int tp = 1;
+  bool operator==(const ModelPart&) const = default;
+};
+ModelPart whole_model(const ModelConfig& config);
+
+// invalid_argument: tp does not divide the heads or the key / value heads, or exceeds the vocabulary or the
+// inner width; the message names the degrees that would do. `config` must have passed validated().
+Result<void> check_tensor_parallel(const ModelConfig& config, int tp);
+
+// The sizes that a block of the part computes with: heads, inner width and vocabulary are the part's share.
+ModelConfig local_config(const ModelConfig& config, const ModelPart& part);
+
 class ParamTable {
  public:
-  // `config` must have passed validated().
-  explicit ParamTable(const ModelConfig& config);
+  // `config` must have passed validated(), and the part's degree check_tensor_parallel().
+  ParamTable(const ModelConfig& config, const ModelPart& part);
+  explicit ParamTable(const ModelConfig& config) : ParamTable(config, whole_model(config)) {}
 
-  const ModelConfig& config() const { return config_; }
+  const ModelConfig& config() const { return config_; }  // of the whole model
+  const ModelConfig& local() const { return local_; }
+  const ModelPart& part() const { return part_; }
+  bool has_embedding() const { return part_.layers.begin == 0; }
+  bool has_head() const { return part_.layers.end == config_.layers; }
   std::span<const Param> params() const { return params_; }
   const Param* find(std::string_view name) const;  // nullptr if there is none
   const Param& at(std::string_view name) const;    // asserts that it is there
   std::int64_t numel() const { return numel_; }    // of the parameters' flat buffer
+  // Of the stages and tensor-parallel ranks that hold the same elements, whether this part is the one that
+  // counts them in norms and writes them to checkpoints.
+  bool owns(const Param& param) const {
+    return !param.copy && (param.spec->tp_axis != kNotCut || part_.tp_rank == 0);
+  }
+
+  // Units: runs of the flat buffer that are gathered and dropped together. The embedding; each layer; norm
+  // and head. Those that the part has, in order.
+  std::span<const Range> units() const { return units_; }
 
   // Gradients are laid out like parameters. A tied weight has two: the embedding's at its place, the head's
   // in a tail behind all others, [numel(), gradient_numel()). Ranks reduce both; fold_tied adds them once, at
@@ -97,16 +136,20 @@ class ParamTable {
   std::span<const Range> blocks() const { return blocks_; }
 
  private:
-  ModelConfig config_;
+  void add(const ParamSpec& spec, std::string name);
+  ModelConfig config_, local_;
+  ModelPart part_;
   std::vector<Param> params_;
+  std::vector<Range> units_;
   std::vector<Range> blocks_;
   std::int64_t numel_ = 0;
   std::int64_t tail_ = 0;
 };
 
-// Initial values of parameter `param`, elements [begin, end) of it, in `out`. Keyed by (seed, name), counter
-// = element index: every layout, thread count and machine starts identical. A normal value is a sum of eight
-// uniform 16-bit integers (Irwin-Hall; beyond 4.9 standard deviations it has none), scaled in fp64.
+// Initial values of parameter `param`, elements [begin, begin + out.size()) of it, in `out`. Keyed by (seed,
+// name), counter = index of the element in the global tensor: every layout, thread count and machine starts
+// identical. A normal value is a sum of eight uniform 16-bit integers (Irwin-Hall; beyond 4.9 standard
+// deviations it has none), scaled in fp64.
 template <typename T>
 void init_param(const ModelConfig& config, const Param& param, std::uint64_t seed, std::int64_t begin,
                 std::span<T> out);

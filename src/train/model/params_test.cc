@@ -149,6 +149,89 @@ TEST(Init, SeedsAndNamesDiffer) {
   EXPECT_EQ(first("model.norm.weight", 1), 1.0F);
 }
 
+// Every (stage, tp) part of a model whose sizes do not divide.
+struct Spread {
+  int pp = 1;
+  int tp = 1;
+  bool tied = false;
+};
+
+ModelConfig uneven(bool tied) {
+  ModelConfig config = tiny();
+  config.layers = 3;
+  config.heads = 6;
+  config.kv_heads = 3;
+  config.head_dim = 4;
+  config.vocab = 65;
+  config.ffn = 50;
+  config.tied = tied;
+  return validated(config).value();
+}
+
+TEST(ModelParts, TogetherHoldEveryElementOnceWithItsInitialValue) {
+  for (const Spread& spread : {Spread{1, 1, true}, Spread{1, 3, false}, Spread{2, 1, true},
+                               Spread{3, 3, true}, Spread{2, 3, false}}) {
+    const ModelConfig config = uneven(spread.tied);
+    const ParamTable whole(config);
+    FlatBuffer values(whole.numel(), Dtype::f64), held(whole.numel(), Dtype::f64);
+    for (const Param& param : whole.params()) {
+      init_param<double>(config, param, 5, 0, values.as<double>({param.offset, param.offset + param.numel}));
+    }
+    std::vector<int> count(static_cast<std::size_t>(whole.numel()));
+    for (int stage = 0; stage < spread.pp; ++stage) {
+      for (int tp_rank = 0; tp_rank < spread.tp; ++tp_rank) {
+        const ParamTable table(
+            config,
+            {.layers = part_of(config.layers, stage, spread.pp), .tp_rank = tp_rank, .tp = spread.tp});
+        std::int64_t next = 0;
+        for (const Range unit : table.units()) {
+          EXPECT_EQ(unit.begin, next);
+          next = unit.end;
+        }
+        EXPECT_EQ(next, table.numel());
+        for (const Param& param : table.params()) {
+          std::vector<double> mine(static_cast<std::size_t>(param.numel));
+          init_param<double>(config, param, 5, 0, mine);
+          const Param& global = whole.at(param.name);
+          for (const auto& run :
+               intersect(whole_slice(param.name, global.box), whole_slice(param.name, param.box))) {
+            for (std::int64_t i = 0; i < run.count; ++i) {
+              const auto at = static_cast<std::size_t>(global.offset + run.a + i);
+              EXPECT_EQ(mine[static_cast<std::size_t>(run.b + i)], values.as<double>()[at]);
+              count[at] += table.owns(param) ? 1 : 0;
+            }
+          }
+        }
+      }
+    }
+    EXPECT_EQ(std::ranges::count(count, 1), whole.numel()) << spread.pp << " x " << spread.tp;
+  }
+}
+
+TEST(ModelParts, ATiedHeadOnAnotherStageIsACopy) {
+  const ModelConfig config = uneven(true);
+  const ParamTable first(config, {.layers = {0, 2}}), last(config, {.layers = {2, 3}});
+  EXPECT_FALSE(first.at("model.embed_tokens.weight").copy);
+  EXPECT_TRUE(last.at("model.embed_tokens.weight").copy);
+  EXPECT_EQ(first.gradient_numel(), first.numel());
+  EXPECT_EQ(last.gradient_numel(), last.numel());
+  EXPECT_EQ(first.find("model.norm.weight"), nullptr);
+}
+
+TEST(ModelParts, DegreesThatDoNotFitAreRefusedWithThoseThatDo) {
+  const ModelConfig config = uneven(false);
+  EXPECT_TRUE(check_tensor_parallel(config, 3));
+  EXPECT_THAT(check_tensor_parallel(config, 2).error().message,
+              testing::AllOf(testing::HasSubstr("over 2 ranks"), testing::HasSubstr("3 key / value heads"),
+                             testing::HasSubstr("possible here: 1, 3")));
+  const ModelConfig local = local_config(config, {.layers = {1, 3}, .tp_rank = 2, .tp = 3});
+  EXPECT_EQ(local.heads, 2);
+  EXPECT_EQ(local.kv_heads, 1);
+  EXPECT_EQ(local.ffn, 16);
+  EXPECT_EQ(local.vocab, 21);
+  EXPECT_EQ(local.layers, 2);
+}
+
 TEST(Config, RefusalsNameKeyValueAndRemedy) {
   struct Case {
     void (*spoil)(ModelConfig&);
