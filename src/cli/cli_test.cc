@@ -5,6 +5,7 @@
 #include "cli/objects.h"
 #include "cli/output.h"
 #include "cli/request_file.h"
+#include "cli/session.h"
 
 namespace muster::cli {
 namespace {
@@ -31,6 +32,13 @@ TEST(S3Uri, Parses) {
   EXPECT_EQ(parse_s3_uri("s3://b")->bucket, "b");
   EXPECT_FALSE(parse_s3_uri("s3:///x"));
   EXPECT_FALSE(parse_s3_uri("/tmp/x"));
+}
+
+TEST(Command, IsPrintedAsAShellTakesIt) {
+  EXPECT_EQ(shell_quoted("it's"), "'it'\\''s'");
+  EXPECT_EQ(command_of("/srv/a-b_1.c"), "muster --data /srv/a-b_1.c");
+  EXPECT_EQ(command_of("/my data"), "muster --data '/my data'");
+  EXPECT_EQ(command_of(data::DataDirectory::default_path()), "muster");
 }
 
 class RequestFile : public ::testing::Test {

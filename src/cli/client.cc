@@ -51,7 +51,8 @@ Result<net::ClientResponse> Client::send(std::string_view service, std::string m
   auto response = http_->send(request);
   if (!response) {
     return fail(ErrorCode::unavailable, "no answer from " + endpoint_.url + " (" + response.error().message +
-                                            "); start the service with: muster up --detach");
+                                            "); start the service with: " + endpoint_.command +
+                                            " up --detach");
   }
   return response;
 }

@@ -20,6 +20,7 @@ struct Endpoint {
   std::string url;  // http://127.0.0.1:9650
   std::string region = "us-east-1";
   wire::sigv4::Credentials credentials;
+  std::string command = "muster";  // that reaches this service, for remedies
 };
 
 class Client {

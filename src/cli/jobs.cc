@@ -170,7 +170,8 @@ int show_job(const Common& common, const std::string& name) {
   }
   if (job->status == "Completed" && !job->artifacts.empty())
     std::cout << "\nModel    " << job->artifacts << "\n";
-  std::cout << "\nLogs     muster logs " << job->name << (job->over() ? "" : " -f") << "\n";
+  std::cout << "\nLogs     " << command_of(common.data) << " logs " << job->name << (job->over() ? "" : " -f")
+            << "\n";
   return kOk;
 }
 
@@ -183,7 +184,8 @@ int stop_job(const Common& common, const std::string& name) {
   if (common.as_json) {
     print_json({});
   } else {
-    std::cout << "Stopping " << name << ": its command has 120 s to end; see: muster wait " << name << "\n";
+    std::cout << "Stopping " << name << ": its command has 120 s to end; see: " << command_of(common.data)
+              << " wait " << name << "\n";
   }
   return kOk;
 }
@@ -210,7 +212,8 @@ int wait_job(const Common& common, const std::string& name, int timeout_s) {
     }
     if (timeout_s > 0 && left <= Millis{0}) {
       std::cerr << "muster: " << name << " is still " << job->status << " after " << timeout_s
-                << " s; it goes on: wait longer, or end it with: muster stop " << name << std::endl;
+                << " s; it goes on: wait longer, or end it with: " << command_of(common.data) << " stop "
+                << name << std::endl;
       return kJobRuns;
     }
     std::this_thread::sleep_for(timeout_s > 0 ? std::clamp<Millis>(left, Millis{0}, kJobPoll) : kJobPoll);

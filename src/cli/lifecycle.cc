@@ -76,12 +76,11 @@ void print_service(const Common& common, const std::string& url, std::string_vie
     print_json(out);
     return;
   }
-  const bool standard = common.data == data::DataDirectory::default_path();
-  const auto flag = standard ? "" : " --data " + common.data;
+  const auto command = command_of(common.data);
   std::cout << what << " " << url << "  data " << common.data << "\n"
-            << "Next      eval \"$(muster env" << flag << ")\"\n"
-            << "          muster nodes" << flag << "\n"
-            << "Stop      muster down" << flag << "\n";
+            << "Next      eval \"$(" << command << " env)\"\n"
+            << "          " << command << " nodes\n"
+            << "Stop      " << command << " down\n";
 }
 
 // What keeps jobs apart here and what does not: said when the service starts, so that nobody has to ask.
@@ -230,8 +229,8 @@ Result<void> stop_all(const Common& common, Client& client) {
     if (now - begin >= kStopAllMax) {
       return fail(ErrorCode::failed_precondition,
                   name_jobs(jobs) + " did not end within " + format_duration(kStopAllMax) +
-                      " and musterd was left running; see: muster job NAME; or kill everything with: muster "
-                      "down --now");
+                      " and musterd was left running; see: " + command_of(common.data) +
+                      " job NAME; or kill everything with: " + command_of(common.data) + " down --now");
     }
     if (now - said >= kStopAllSay) {
       say("Waiting   for " + name_jobs(jobs));
@@ -296,12 +295,6 @@ bool ignores_endpoint_variable(const std::string& version) {
   return major == 1 ? minor < 29 : major == 2 && minor < 13;
 }
 
-std::string quote(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 Result<std::string> write_sdk_config(const Common& common) {
   MUSTER_TRY(auto session, open_session(common));
   MUSTER_CHECK(ensure_bucket(session));
@@ -342,9 +335,10 @@ int print_environment(const Common& common, bool sagemaker_sdk) {
     return kOk;
   }
   std::cout << "unset AWS_SESSION_TOKEN AWS_PROFILE\n";
-  for (const auto& [name, value] : variables) std::cout << "export " << name << "=" << quote(value) << "\n";
-  std::cout << "case \":$PATH:\" in *:" << quote(own_folder())
-            << ":*) ;; *) export PATH=" << quote(own_folder()) << ":\"$PATH\" ;; esac\n";
+  for (const auto& [name, value] : variables)
+    std::cout << "export " << name << "=" << shell_quoted(value) << "\n";
+  std::cout << "case \":$PATH:\" in *:" << shell_quoted(own_folder())
+            << ":*) ;; *) export PATH=" << shell_quoted(own_folder()) << ":\"$PATH\" ;; esac\n";
   if (const auto version = first_line("command -v aws >/dev/null && aws --version");
       ignores_endpoint_variable(version)) {
     std::cout << "# " << version.substr(0, version.find(' ')) << " ignores AWS_ENDPOINT_URL:\n"

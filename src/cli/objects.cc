@@ -192,8 +192,8 @@ int remove_objects(const Common& common, const std::string& uri, bool recursive)
     return print_error({ErrorCode::invalid_argument,
                         uri +
                             " names a bucket: add a key, or -r to remove everything in it; the bucket "
-                            "itself is removed by: muster rb s3://" +
-                            place->bucket});
+                            "itself is removed by: " +
+                            command_of(common.data) + " rb s3://" + place->bucket});
   }
   auto session = open_session(common);
   if (!session) return print_error(session.error());

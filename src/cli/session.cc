@@ -1,15 +1,41 @@
 #include "cli/session.h"
 
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
 namespace muster::cli {
+
+std::string shell_quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+std::string command_of(const std::string& data) {
+  const auto absolute = [](const std::string& path) {
+    return std::filesystem::absolute(path).lexically_normal().string();
+  };
+  const auto path = absolute(data);
+  if (path == absolute(data::DataDirectory::default_path())) return "muster";
+  const bool plain = std::all_of(path.begin(), path.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 ||
+           std::string_view("/._-+=:,@%").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  return "muster --data " + (plain ? path : shell_quoted(path));
+}
 
 Result<Endpoint> endpoint_of(const data::DataDirectory& directory) {
   const auto url = directory.endpoint();
   const auto key = directory.root_key();
   if (!url || !key) {
     return fail(ErrorCode::not_found, "no service was started yet on " + directory.path() +
-                                          "; start one with: muster up --detach --data " + directory.path());
+                                          "; start one with: " + command_of(directory.path()) +
+                                          " up --detach");
   }
-  return Endpoint{*url, "us-east-1", {key->access_key, key->secret_key, ""}};
+  return Endpoint{.url = *url,
+                  .credentials = {key->access_key, key->secret_key, ""},
+                  .command = command_of(directory.path())};
 }
 
 Result<Session> open_session(const Common& common) {

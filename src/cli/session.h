@@ -16,6 +16,13 @@ struct Common {
   bool as_json = false;  // --output json
 };
 
+// "muster", with --data where the data directory is not the standard one: begins a command that is printed
+// for the user to type.
+std::string command_of(const std::string& data);
+
+// In single quotes, for a shell.
+std::string shell_quoted(const std::string& text);
+
 struct Session {
   data::DataDirectory directory;
   Client client;

@@ -230,8 +230,8 @@ int submit_file(const Common& common, const SubmitOptions& options) {
     print_json(*answer);
     return kOk;
   }
-  about_the_run(common) << pad("Submitted", 12) << prepared->job_name << "    muster logs "
-                        << prepared->job_name << " -f" << std::endl;
+  about_the_run(common) << pad("Submitted", 12) << prepared->job_name << "    " << command_of(common.data)
+                        << " logs " << prepared->job_name << " -f" << std::endl;
   return options.watch ? watch_job(common, *session, prepared->job_name, options.show_logs) : int{kOk};
 }
 
