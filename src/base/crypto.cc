@@ -3,9 +3,10 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <openssl/rand.h>
+#include <sys/random.h>
 #include <zlib.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "base/assert.h"
@@ -315,9 +316,14 @@ bool constant_time_equal(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
+// From the kernel: OpenSSL's own generator would first read its configuration and seed itself.
 std::string random_bytes(std::size_t count) {
   std::string out(count, '\0');
-  MUSTER_ASSERT(RAND_bytes(reinterpret_cast<unsigned char*>(out.data()), static_cast<int>(count)) == 1);
+  for (std::size_t done = 0; done < count;) {
+    const auto got = ::getrandom(out.data() + done, count - done, 0);
+    MUSTER_ASSERT(got > 0 || errno == EINTR);
+    if (got > 0) done += static_cast<std::size_t>(got);
+  }
   return out;
 }
 
