@@ -1,4 +1,5 @@
 // apply(): the only way in which the durable state changes, live and on load.
+#include <algorithm>
 #include <utility>
 
 #include "base/assert.h"
@@ -14,12 +15,21 @@ std::uint64_t number_of(const std::string& key) {
   return static_cast<std::uint64_t>(*number);
 }
 
+// Ids rise, and the first leave first: both ends are cheap.
+void keep_queued(State& state, domain::JobId id, bool queued) {
+  const auto place = std::lower_bound(state.queue.begin(), state.queue.end(), id);
+  const bool is_there = place != state.queue.end() && *place == id;
+  if (queued && !is_there) state.queue.insert(place, id);
+  if (!queued && is_there) state.queue.erase(place);
+}
+
 struct PutRecord {
   State& state;
 
   void operator()(const domain::Counters& counters) const { state.counters = counters; }
   void operator()(const domain::Job& job) const {
     state.names[{job.kind, job.name}] = job.id;
+    keep_queued(state, job.id, job.phase == domain::Phase::queued);
     if (job.phase != domain::Phase::ended) {
       state.jobs[job.id] = job;
       return;
@@ -36,6 +46,7 @@ struct PutRecord {
 };
 
 void erase_job(State& state, domain::JobId id) {
+  keep_queued(state, id, false);
   if (const auto ended = state.ended.find(id); ended != state.ended.end()) {
     state.names.erase({ended->second.kind, ended->second.name});
     state.ended.erase(ended);
@@ -86,8 +97,9 @@ void stamp(const State& state, domain::Commit& commit, Time now) {
 }
 
 bool same_durable_state(const State& a, const State& b) {
-  return a.counters == b.counters && a.jobs == b.jobs && a.ended == b.ended && a.names == b.names &&
-         a.attempts == b.attempts && a.outbox == b.outbox && a.access_keys == b.access_keys;
+  return a.counters == b.counters && a.jobs == b.jobs && a.queue == b.queue && a.ended == b.ended &&
+         a.names == b.names && a.attempts == b.attempts && a.outbox == b.outbox &&
+         a.access_keys == b.access_keys;
 }
 
 }  // namespace muster::control

@@ -157,7 +157,11 @@ std::string explain(const State& state, domain::JobId id, Time now) {
   const auto& job = found->second;
   if (job.phase == Phase::queued) {
     if (!state.inventory_known) return "waits: the engine has not yet said which nodes there are";
-    const auto blocked = scheduler::blocked(detail::snapshot(state), detail::queue(state), id);
+    const auto place = std::lower_bound(state.queue.begin(), state.queue.end(), id);
+    MUSTER_ASSERT(place != state.queue.end() && *place == id);
+    const auto blocked =
+        scheduler::blocked(detail::snapshot(state), detail::queue(state, state.nodes.size() + 1),
+                           static_cast<std::size_t>(place - state.queue.begin()));
     return blocked ? "waits: " + scheduler::describe(*blocked) : "starts now";
   }
   const auto& attempt = state.attempts.at(job.attempt);

@@ -216,9 +216,10 @@ scheduler::Snapshot snapshot(const State& state) {
 
 std::vector<scheduler::Gang> queue(const State& state, std::size_t gangs_max) {
   std::vector<scheduler::Gang> result;
-  for (const auto& [id, job] : state.jobs) {
+  for (const auto id : state.queue) {
     if (result.size() == gangs_max) break;
-    if (job.phase == Phase::queued) result.push_back({id, job.name, job.nodes});
+    const auto& job = state.jobs.at(id);
+    result.push_back({id, job.name, job.nodes});
   }
   return result;
 }

@@ -50,6 +50,7 @@ struct State {
   // ---- durable ----
   domain::Counters counters;
   std::map<domain::JobId, domain::Job> jobs;  // live; FIFO order is id order
+  std::vector<domain::JobId> queue;           // those of `jobs` that are queued, in order
   std::map<domain::JobId, EndedJob> ended;
   std::map<std::pair<domain::JobKind, std::string>, domain::JobId> names;  // live and ended
   std::map<domain::AttemptId, domain::Attempt> attempts;                   // of live jobs

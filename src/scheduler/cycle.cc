@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
+
 namespace muster::scheduler {
 namespace {
 
@@ -73,23 +75,22 @@ Plan plan(const Snapshot& snapshot, const std::vector<Gang>& queue) {
   return result;
 }
 
-std::optional<Blocked> blocked(const Snapshot& snapshot, const std::vector<Gang>& queue, domain::JobId job) {
-  const auto admitted = plan(snapshot, queue).admitted;
+std::optional<Blocked> blocked(const Snapshot& snapshot, const std::vector<Gang>& front, std::size_t place) {
+  const auto admitted = plan(snapshot, front).admitted;
+  if (place < admitted.size()) return std::nullopt;
+  MUSTER_ASSERT(admitted.size() < front.size());
   std::vector<domain::NodeName> taken;
   std::vector<std::string> takers;
   for (std::size_t i = 0; i < admitted.size(); ++i) {
     for (const auto& node : admitted[i].nodes) {
       taken.push_back(node);
-      takers.push_back("job " + queue[i].name);
+      takers.push_back("job " + front[i].name);
     }
   }
-  const auto self =
-      std::find_if(queue.begin(), queue.end(), [&](const Gang& gang) { return gang.job == job; });
-  const auto head = queue.begin() + static_cast<std::ptrdiff_t>(admitted.size());
-  if (self == queue.end() || self < head) return std::nullopt;
-  auto result = block_head(snapshot, taken, takers, *head);
-  if (self != head) result.head = head->name;
-  result.position = static_cast<int>(self - head) + 1;
+  const auto& head = front[admitted.size()];
+  auto result = block_head(snapshot, taken, takers, head);
+  if (place > admitted.size()) result.head = head.name;
+  result.position = static_cast<int>(place - admitted.size()) + 1;
   return result;
 }
 

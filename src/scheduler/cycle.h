@@ -60,9 +60,10 @@ struct Blocked {
   int position = 1;  // in the queue, from 1
 };
 
-// nullopt: the gang is not in the queue, or would be admitted now.
-[[nodiscard]] std::optional<Blocked> blocked(const Snapshot& snapshot, const std::vector<Gang>& queue,
-                                             domain::JobId job);
+// Of the gang at `place` of the queue, from 0. `front`: the first gangs of the queue, all of them or one more
+// than there are nodes; so the cost does not grow with the queue. nullopt: it would be admitted now.
+[[nodiscard]] std::optional<Blocked> blocked(const Snapshot& snapshot, const std::vector<Gang>& front,
+                                             std::size_t place);
 
 // "needs 4 nodes; 2 of 4 are free, 2 are held by a". "is 2nd in the queue, behind a, which needs 4 nodes;
 // ...".

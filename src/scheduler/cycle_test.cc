@@ -34,17 +34,18 @@ TEST(Describe, GivesTheNumbers) {
   const auto snapshot = cluster(
       {{"n1", true, "", "job a"}, {"n2", true, "", "job a"}, {"n3", true, "", ""}, {"n4", true, "", ""}});
   const std::vector<Gang> queue = {{{2}, "b", 4}, {{3}, "c", 1}};
-  EXPECT_EQ(describe(*blocked(snapshot, queue, {2})), "needs 4 nodes; 2 of 4 are free, 2 are held by job a");
-  EXPECT_EQ(describe(*blocked(snapshot, queue, {3})),
+  EXPECT_EQ(describe(*blocked(snapshot, queue, 0)), "needs 4 nodes; 2 of 4 are free, 2 are held by job a");
+  EXPECT_EQ(describe(*blocked(snapshot, queue, 1)),
             "is 2nd in the queue, behind job b, which needs 4 nodes; 2 of 4 are free, 2 are held by job a");
-  EXPECT_FALSE(blocked(snapshot, queue, {9}));
+  EXPECT_EQ(blocked(snapshot, queue, 700)->position, 701);  // only the front is given
+  EXPECT_FALSE(blocked(snapshot, {{{2}, "b", 2}}, 0));
 }
 
 TEST(Describe, CountsWhatTheSameCycleAdmits) {
   const auto snapshot = cluster({{"n1", true, "", ""}, {"n2", false, "XID 79", ""}});
-  EXPECT_EQ(describe(*blocked(snapshot, {{{1}, "a", 1}, {{2}, "b", 1}}, {2})),
+  EXPECT_EQ(describe(*blocked(snapshot, {{{1}, "a", 1}, {{2}, "b", 1}}, 1)),
             "needs 1 node; 0 of 2 are free, 1 is held by job a, n2 is not healthy (XID 79)");
-  EXPECT_EQ(describe(*blocked(snapshot, {{{1}, "a", 3}}, {1})),
+  EXPECT_EQ(describe(*blocked(snapshot, {{{1}, "a", 3}}, 0)),
             "needs 3 nodes; this service has 2: it starts when nodes are added");
 }
 

@@ -53,6 +53,6 @@ std::string clip(std::string_view text, std::size_t characters);
 
 // The nodes with their holders, and the first waiting gangs in order.
 scheduler::Snapshot snapshot(const State& state);
-std::vector<scheduler::Gang> queue(const State& state, std::size_t gangs_max = SIZE_MAX);
+std::vector<scheduler::Gang> queue(const State& state, std::size_t gangs_max);
 
 }  // namespace muster::control::detail
