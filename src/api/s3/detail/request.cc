@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <limits>
 
 #include "base/text.h"
 
@@ -13,6 +15,15 @@ constexpr std::array kKeptHeaders = {"content-type",     "cache-control",    "co
                                      "content-encoding", "content-language", "expires"};
 constexpr std::array kChecksums = {crypto::Digest::crc32, crypto::Digest::crc32c, crypto::Digest::crc64nvme,
                                    crypto::Digest::sha1, crypto::Digest::sha256};
+
+// A position in a Range: digits only. One too large for 64 bits is past the end of every object.
+std::optional<std::uint64_t> parse_position(std::string_view text) {
+  std::uint64_t value = 0;
+  const auto* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (stop != end || error == std::errc::invalid_argument) return std::nullopt;
+  return error == std::errc() ? value : std::numeric_limits<std::uint64_t>::max();
+}
 
 std::optional<std::string> decode_query(std::string_view text) {
   std::string spaced(text);
@@ -126,23 +137,21 @@ ApiResult<std::optional<ByteRange>> parse_range(std::string_view header, std::ui
   if (dash == std::string_view::npos || spec.find(',') != std::string_view::npos) return std::nullopt;
   const auto from = trim(spec.substr(0, dash));
   const auto to = trim(spec.substr(dash + 1));
-  const auto first = parse_int(from);
-  const auto last = parse_int(to);
-  if ((!from.empty() && (!first || *first < 0)) || (!to.empty() && (!last || *last < 0))) return std::nullopt;
+  const auto first = parse_position(from);
+  const auto last = parse_position(to);
+  if ((!from.empty() && !first) || (!to.empty() && !last) || (!first && !last)) return std::nullopt;
   const auto unsatisfiable = [] {
     return refuse("InvalidRange", "The requested range is not satisfiable", 416);
   };
-  if (from.empty()) {
-    if (to.empty()) return std::nullopt;
-    const auto length = std::min(static_cast<std::uint64_t>(*last), size);
+  if (!first) {
+    const auto length = std::min(*last, size);
     if (length == 0) return unsatisfiable();
     return ByteRange{size - length, length};
   }
-  const auto begin = static_cast<std::uint64_t>(*first);
   if (last && *last < *first) return std::nullopt;
-  if (begin >= size) return unsatisfiable();
-  const auto end = last ? std::min(static_cast<std::uint64_t>(*last), size - 1) : size - 1;
-  return ByteRange{begin, end - begin + 1};
+  if (*first >= size) return unsatisfiable();
+  const auto end = last ? std::min(*last, size - 1) : size - 1;
+  return ByteRange{*first, end - *first + 1};
 }
 
 std::string unquote(std::string_view etag) {

@@ -49,8 +49,8 @@ struct Context {
   std::string_view header(std::string_view name) const { return head.headers.get(name); }
 };
 
-// The byte range that `Range` asks for, of an object of `size` bytes. nullopt: no (usable) range.
-// InvalidRange.
+// The byte range that `Range` asks for, of an object of `size` bytes, cut off at its end. nullopt: no
+// (usable) range, the whole object is meant. InvalidRange when no byte of it is there.
 struct ByteRange {
   std::uint64_t first = 0;
   std::uint64_t length = 0;
