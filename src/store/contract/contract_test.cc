@@ -141,6 +141,10 @@ TEST(SqliteStore, NewerRecordsAndFormatsAreRefused) {
     ASSERT_FALSE(loaded);
     EXPECT_EQ(loaded.error().code, ErrorCode::unsupported);
     auto database = sqlite::Database::open(directory / "state.db");
+    ASSERT_TRUE(database->execute("UPDATE record SET kind = 7, version = 1"));
+    const auto unknown = (*store)->load();
+    ASSERT_FALSE(unknown);
+    EXPECT_NE(unknown.error().message.find("kind is unknown: 7"), std::string::npos);
     ASSERT_TRUE(database->execute("UPDATE meta SET format = 2"));
   }
   const auto refused = open_sqlite(directory.path(), {.ballast_bytes = 0});

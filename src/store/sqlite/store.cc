@@ -1,6 +1,7 @@
 #include "store/sqlite/store.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "base/ballast.h"
@@ -27,6 +28,13 @@ CREATE TABLE IF NOT EXISTS record(
   PRIMARY KEY (kind, key));
 )sql";
 
+// All that State holds: every kind but the requests, which are read one by one. A kind that this program does
+// not know is loaded too, so that decode_record refuses it.
+std::string load_query() {
+  return "SELECT kind, version, body FROM record WHERE kind <> " +
+         std::to_string(static_cast<int>(domain::RecordKind::request)) + " ORDER BY kind, key";
+}
+
 struct Statements {
   sqlite::Statement meta;
   sqlite::Statement advance;
@@ -44,8 +52,7 @@ struct Statements {
                              "version = excluded.version, body = excluded.body"));
     MUSTER_TRY(auto erase, database.prepare("DELETE FROM record WHERE kind = ? AND key = ?"));
     MUSTER_TRY(auto read, database.prepare("SELECT version, body FROM record WHERE kind = ? AND key = ?"));
-    MUSTER_TRY(auto load,
-               database.prepare("SELECT kind, version, body FROM record WHERE kind IN (1, 2, 3, 5, 6)"));
+    MUSTER_TRY(auto load, database.prepare(load_query()));
     return Statements{std::move(meta),  std::move(advance), std::move(put),
                       std::move(erase), std::move(read),    std::move(load)};
   }
