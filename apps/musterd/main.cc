@@ -209,7 +209,7 @@ Result<void> serve(const Arguments& arguments) {
   settle_killed(*service, directory);
 
   const auto model = api::Model::load();
-  api::Authenticator authenticator(*service, keyring, clock, config.account);
+  api::Authenticator authenticator(*service, keyring, clock, {config.account, config.region});
   const api::s3::S3Service s3(*objects, {.region = config.region, .endpoint_url = url});
   api::RunnerApi runner(*service, *logs, keyring, clock);
   api::ManageApi manage(*service, {kVersion, directory.path(), [&] { return engine->inventory(); }});

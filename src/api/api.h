@@ -20,7 +20,7 @@ namespace muster::api {
 struct Caller {
   std::string account;  // 000000000000
   std::string access_key;
-  std::string region;      // from the credential scope
+  std::string region;      // the service's own, whatever the scope names: an ARN is the same to every caller
   std::string arn;         // arn:aws:iam::...:user/... or assumed role of a job
   std::string request_id;  // answered as x-amzn-RequestId
   Time now;                // when the request was received

@@ -30,8 +30,8 @@ tl::unexpected<ApiError> unknown_key(const wire::sigv4::Claim& claim) {
 }  // namespace
 
 Authenticator::Authenticator(service::Service& service, const Keyring& keyring, const Clock& clock,
-                             std::string account)
-    : service_(service), keyring_(keyring), clock_(clock), account_(std::move(account)) {}
+                             Identity identity)
+    : service_(service), keyring_(keyring), clock_(clock), identity_(std::move(identity)) {}
 
 ApiResult<Signed> Authenticator::identify(const net::RequestHead& head) {
   auto claim = wire::sigv4::parse(view_of(head));
@@ -42,9 +42,9 @@ ApiResult<Signed> Authenticator::identify(const net::RequestHead& head) {
   }
   Signed signer;
   signer.claim = *std::move(*claim);
-  signer.caller.account = account_;
+  signer.caller.account = identity_.account;
   signer.caller.access_key = signer.claim.access_key;
-  signer.caller.region = signer.claim.scope.region.empty() ? "us-east-1" : signer.claim.scope.region;
+  signer.caller.region = identity_.region;
   signer.caller.request_id = request_id();
   signer.caller.now = clock_.now();
   switch (wire::sigv4::check_time(signer.claim, signer.caller.now)) {
@@ -84,7 +84,7 @@ ApiResult<void> Authenticator::identify_key(Signed& signer) {
   auto secret = keyring_.secret_of(*key);
   if (!secret) return refuse(secret.error());
   signer.secret_key = *std::move(secret);
-  signer.caller.arn = "arn:aws:iam::" + account_ + ":user/" + key->user;
+  signer.caller.arn = "arn:aws:iam::" + identity_.account + ":user/" + key->user;
   return {};
 }
 
@@ -103,7 +103,8 @@ ApiResult<void> Authenticator::identify_session(Signed& signer) {
   }
   signer.secret_key = session->credentials.secret_key;
   const auto role = session->role_arn.substr(session->role_arn.rfind('/') + 1);
-  signer.caller.arn = "arn:aws:sts::" + account_ + ":assumed-role/" + role + "/" + to_string(session->launch);
+  signer.caller.arn =
+      "arn:aws:sts::" + identity_.account + ":assumed-role/" + role + "/" + to_string(session->launch);
   return {};
 }
 

@@ -28,12 +28,18 @@ struct Signed {
   std::string secret_key;
 };
 
+// Whom the service speaks for: the account and region of its ARNs.
+struct Identity {
+  std::string account = "000000000000";
+  std::string region = "us-east-1";
+};
+
 // The parts of a head that are signed.
 wire::sigv4::RequestView view_of(const net::RequestHead& head);
 
 class Authenticator {
  public:
-  Authenticator(service::Service& service, const Keyring& keyring, const Clock& clock, std::string account);
+  Authenticator(service::Service& service, const Keyring& keyring, const Clock& clock, Identity identity);
 
   // Errors carry the codes of AWS: MissingAuthenticationToken, IncompleteSignature, InvalidClientTokenId
   // (S3: InvalidAccessKeyId), RequestTimeTooSkewed, ExpiredToken, AccessDenied.
@@ -49,7 +55,7 @@ class Authenticator {
   service::Service& service_;
   const Keyring& keyring_;
   const Clock& clock_;
-  std::string account_;
+  Identity identity_;
   std::mutex mutex_;
   std::map<std::string, domain::AccessKey, std::less<>> keys_;  // seen before; keys never change
 };

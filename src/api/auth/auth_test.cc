@@ -23,14 +23,15 @@ class Auth : public ::testing::Test {
   }
 
   net::RequestHead signed_head(const wire::sigv4::Credentials& credentials, Time when,
-                               std::string_view service = "sagemaker") {
+                               std::string_view service = "sagemaker",
+                               std::string_view region = "eu-west-1") {
     net::RequestHead head;
     head.method = "POST";
     head.path = "/";
     head.headers.set("Host", "127.0.0.1:9000");
     head.headers.set("X-Amz-Target", "SageMaker.ListTrainingJobs");
     for (const auto& [name, value] :
-         wire::sigv4::sign(view_of(head), credentials, "eu-west-1", service, when, hash_)) {
+         wire::sigv4::sign(view_of(head), credentials, region, service, when, hash_)) {
       head.headers.set(name, value);
     }
     return head;
@@ -47,7 +48,7 @@ class Auth : public ::testing::Test {
   testing::FakeService service_;
   Keyring keyring_ = Keyring::load(dir_ / "master").value();
   Keyring::NewKey key_;
-  Authenticator auth_{service_, keyring_, clock_, "000000000000"};
+  Authenticator auth_{service_, keyring_, clock_, {.account = "000000000000", .region = "us-east-1"}};
   std::string hash_ = wire::sigv4::payload_hash_of("{}");
 };
 
@@ -55,8 +56,17 @@ TEST_F(Auth, KnowsItsOwnKeys) {
   const auto head = signed_head(key_.credentials, clock_.time);
   EXPECT_EQ(refusal(head), "ok");
   const auto signer = auth_.identify(head).value();
-  EXPECT_EQ(signer.caller.region, "eu-west-1");
+  EXPECT_EQ(signer.caller.account, "000000000000");
   EXPECT_EQ(signer.caller.arn, "arn:aws:iam::000000000000:user/root");
+}
+
+// Else a job would be described by another ARN than it was created with.
+TEST_F(Auth, EveryRegionIsAcceptedAndTheServicesOwnIsMeant) {
+  for (const auto* region : {"us-east-1", "eu-west-1", "xx-nowhere-9"}) {
+    const auto head = signed_head(key_.credentials, clock_.time, "sagemaker", region);
+    EXPECT_EQ(refusal(head), "ok");
+    EXPECT_EQ(auth_.identify(head)->caller.region, "us-east-1") << region;
+  }
 }
 
 TEST_F(Auth, RefusesInTheWordsOfAws) {
