@@ -83,11 +83,12 @@ std::string number_text(double value) {
   return static_cast<double>(whole) == value ? std::to_string(whole) : std::to_string(value);
 }
 
-// A value for a message: short, and never a wall of text.
-std::string shown(std::string_view value) {
-  constexpr std::size_t kMost = 80;
-  auto text = to_utf8_lossy(value.substr(0, kMost));
-  return '"' + text + (value.size() > kMost ? "..." : "") + '"';
+// Whether `text` breaks the pattern by nothing but its line breaks, which '.' does not match.
+bool fits_on_one_line(std::string_view text, const RE2& pattern) {
+  if (text.find('\n') == std::string_view::npos) return false;
+  std::string line(text);
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  return RE2::FullMatch(line, pattern);
 }
 
 // Characters, not bytes: how the published limits count.
@@ -133,7 +134,7 @@ class Checker {
   void say(std::string sentence) { found.push_back(std::move(sentence)); }
   void wrong_type(const std::string& path, std::string_view wanted, const json::Value& value) {
     say((path.empty() ? "the request" : path) + " must be " + std::string(wanted) + ", not " +
-        json::dump(value).substr(0, 80));
+        to_utf8_lossy(json::dump(value).substr(0, 80)));
   }
 
   void structure(const Shape& shape, const json::Value& value, const std::string& path) {
@@ -195,7 +196,12 @@ class Checker {
                  " are needed");
     }
     if (shape.pattern && !RE2::FullMatch(re2::StringPiece(text.data(), text.size()), *shape.pattern)) {
-      return say(path + " is " + shown(text) + ", it must match " + shape.pattern->pattern());
+      const auto& pattern = shape.pattern->pattern();
+      if (!fits_on_one_line(text, *shape.pattern)) {
+        return say(path + " is " + shown(text) + ", it must match " + pattern);
+      }
+      return say(path + " is " + shown(text) + ", it must be one line (" + pattern +
+                 "); escape the line breaks, or pass the text in a file of an input");
     }
     if (!shape.allowed.empty() && shape.allowed.find(text) == shape.allowed.end()) {
       const std::vector<std::string> words(shape.allowed.begin(), shape.allowed.end());
@@ -223,6 +229,13 @@ class Checker {
 };
 
 }  // namespace
+
+std::string shown(std::string_view value) {
+  constexpr std::size_t kMost = 80;
+  auto text = to_utf8_lossy(value.substr(0, kMost));
+  if (value.size() > kMost) text += "...";
+  return json::dump(json::Value(text));
+}
 
 struct Model::Impl {
   std::map<std::string, Service, std::less<>> services;

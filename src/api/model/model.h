@@ -17,6 +17,9 @@
 
 namespace muster::api {
 
+// A value for a message: quoted and escaped as JSON does, so on one line; cut off after 80 bytes.
+std::string shown(std::string_view value);
+
 class Model {
  public:
   // Loads the table that is built into the program.

@@ -61,6 +61,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"long_name",
              R"({"TrainingJobName": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"})",
              "TrainingJobName has 64 characters, at most 63 are allowed"},
+        Case{"lines", R"({"HyperParameters": {"prompt": "one\ntwo"}})",
+             R"(HyperParameters["prompt"] is "one\ntwo", it must be one line (.*); escape the line breaks)"},
+        Case{"lines_too", R"({"TrainingJobName": "no\nspaces!"})",
+             R"(TrainingJobName is "no\nspaces!", it must match)"},
         Case{"type", R"({"HyperParameters": {"lr": 0.1}})",
              "HyperParameters[\"lr\"] must be a string, not 1E-1"},
         Case{"list", R"({"InputDataConfig": []})", "InputDataConfig has 0 entries, at least 1 are needed"},
@@ -73,6 +77,18 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"whole", R"({"ResourceConfig": {"InstanceCount": 1.5}})", "must be a whole number"},
         Case{"object", R"({"ResourceConfig": []})", "ResourceConfig must be an object, not []"}),
     [](const auto& test) { return test.param.name; });
+
+TEST(Model, EnvironmentValuesMayHaveLines) {
+  auto request = minimal();
+  request["Environment"] = {{"SCRIPT", "one\ntwo\t\x1b[0m"}};
+  EXPECT_THAT(check(request), IsEmpty());
+}
+
+TEST(Model, ShownValuesAreShortAndOnOneLine) {
+  EXPECT_EQ(shown("a \"b\"\n"), R"("a \"b\"\n")");
+  EXPECT_EQ(shown(std::string(100, 'x')), '"' + std::string(80, 'x') + "...\"");
+  EXPECT_EQ(shown(std::string(79, 'x') + "\u00e9"), '"' + std::string(79, 'x') + "\uFFFD...\"");
+}
 
 TEST(Model, CountsEntriesOfMaps) {
   auto request = minimal();

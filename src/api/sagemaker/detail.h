@@ -37,6 +37,10 @@ class Problems {
   std::vector<std::string> found_;
 };
 
+// Refuses what no environment, command line or file name can hold: NUL in any string; other control
+// characters in names and local paths, which become parts of file names and of log lines, and in keys.
+void check_characters(const json::Object& request, Problems& problems);
+
 // Checks that an s3:// URI has a bucket, that exists where that can be known.
 void check_bucket(const Context& context, std::string_view member, std::string_view uri, Problems& problems);
 

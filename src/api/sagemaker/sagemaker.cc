@@ -90,7 +90,8 @@ void add_operation(const std::shared_ptr<const Context>& context, std::string na
                    JsonOperations& operations) {
   operations[name] = [context, name, operation](const json::Object& request,
                                                 const Caller& caller) -> ApiResult<json::Object> {
-    const Problems problems(context->model->check_input("sagemaker", name, request));
+    Problems problems(context->model->check_input("sagemaker", name, request));
+    if (problems.empty()) check_characters(request, problems);
     if (!problems.empty()) return problems.refuse();
     return operation(*context, request, caller);
   };

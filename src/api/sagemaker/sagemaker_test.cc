@@ -41,6 +41,22 @@ constexpr const char* kProcessing = R"({
   "ProcessingResources": {"ClusterConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1,
     "VolumeSizeInGB": 1}}})";
 
+// Puts `value` at a path such as /a/0/b; the index after the last appends.
+void put(json::Value& root, std::string_view path, json::Value value) {
+  auto* at = &root;
+  for (const auto part : split(path.substr(1), '/')) {
+    if (!at->is_array()) {
+      at = &at->get_object()[part];
+      continue;
+    }
+    auto& list = at->get_array();
+    const auto index = static_cast<std::size_t>(*parse_int(part));
+    if (index == list.size()) list.emplace_back(nullptr);
+    at = &list.at(index);
+  }
+  *at = std::move(value);
+}
+
 class SageMaker : public ::testing::Test {
  protected:
   SageMaker() {
@@ -109,6 +125,25 @@ TEST_F(SageMaker, ProcessingJobs) {
   EXPECT_EQ(service_.stopped, "tokens");
 }
 
+TEST_F(SageMaker, NamesOfProcessingInputsAndOutputsHaveNoControlCharacters) {
+  for (const auto* path : {"/ProcessingInputs/0/InputName", "/ProcessingOutputConfig/Outputs/0/OutputName"}) {
+    auto request = json::parse(kProcessing).value();
+    put(request, path, "a\nb");
+    const auto answer = call("CreateProcessingJob", request.as_object());
+    ASSERT_FALSE(answer) << path;
+    EXPECT_EQ(answer.error().code, "ValidationException");
+    EXPECT_THAT(answer.error().error.message, HasSubstr("Name has the character U+000A at byte 2"));
+  }
+}
+
+// Only NUL cannot be in an environment.
+TEST_F(SageMaker, EnvironmentValuesMayHaveLinesAndColours) {
+  auto request = json::parse(kTraining).value();
+  put(request, "/Environment/A", "one\ntwo\t\x1b[0m");
+  ASSERT_TRUE(call("CreateTrainingJob", request.as_object()));
+  EXPECT_EQ(service_.submitted.workload.environment.at("A"), "one\ntwo\t\x1b[0m");
+}
+
 TEST_F(SageMaker, DuplicateNamesAreInUse) {
   ASSERT_TRUE(call("CreateTrainingJob", kTraining));
   EXPECT_EQ(call("CreateTrainingJob", kTraining).error().code, "ResourceInUse");
@@ -131,22 +166,6 @@ struct Refusal {
   const char* value;  // put there
   const char* said;
 };
-
-// Puts `value` at a path such as /a/0/b; the index after the last appends.
-void put(json::Value& root, std::string_view path, json::Value value) {
-  auto* at = &root;
-  for (const auto part : split(path.substr(1), '/')) {
-    if (!at->is_array()) {
-      at = &at->get_object()[part];
-      continue;
-    }
-    auto& list = at->get_array();
-    const auto index = static_cast<std::size_t>(*parse_int(part));
-    if (index == list.size()) list.emplace_back(nullptr);
-    at = &list.at(index);
-  }
-  *at = std::move(value);
-}
 
 class SageMakerRefuses : public SageMaker, public ::testing::WithParamInterface<Refusal> {};
 
@@ -186,6 +205,18 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"checkpoint_dots", "/CheckpointConfig/LocalPath", "\"/opt/ml/../../etc\"", "without \"..\""},
         Refusal{"record_wrapper", "/InputDataConfig/0/RecordWrapperType", "\"RecordIO\"",
                 "goes with Pipe mode only"},
+        Refusal{"nul_in_environment", "/Environment/A", R"("b\u0000c")",
+                "Environment[\"A\"] has the character U+0000 at byte 2, which no environment"},
+        Refusal{"nul_in_a_hyperparameter", "/HyperParameters/lr", R"("\u0000")",
+                "HyperParameters[\"lr\"] has the character U+0000 at byte 1"},
+        Refusal{"control_in_a_key", "/HyperParameters", R"({"a\u001bb": "1"})",
+                "the key \"a\\u001bb\" of HyperParameters has the character U+001B at byte 2"},
+        Refusal{"nul_in_an_argument", "/AlgorithmSpecification/ContainerArguments/0", R"("x\u0000")",
+                "AlgorithmSpecification.ContainerArguments[0] has the character U+0000"},
+        Refusal{"control_in_a_path", "/CheckpointConfig/LocalPath", R"("/opt/ml/c\u007f")",
+                "CheckpointConfig.LocalPath has the character U+007F at byte 10"},
+        Refusal{"nul_in_a_uri", "/InputDataConfig/0/DataSource/S3DataSource/S3Uri", R"("s3://b/\u0000")",
+                "InputDataConfig[0].DataSource.S3DataSource.S3Uri has the character U+0000"},
         Refusal{"two_of_a_name", "/InputDataConfig/1",
                 R"({"ChannelName": "train", "DataSource": {"S3DataSource":
             {"S3DataType": "S3Prefix", "S3Uri": "s3://b/x"}}})",
