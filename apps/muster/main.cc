@@ -167,8 +167,9 @@ class Commands {
   }
 
   void others() {
-    auto* prune = add("prune", "Forget old jobs and their logs", "muster prune --older-than 30d --objects",
-                      [this] { return cli::prune(common_, prune_); });
+    auto* prune =
+        add("prune", "Forget old jobs, their logs and abandoned uploads",
+            "muster prune --older-than 30d --objects", [this] { return cli::prune(common_, prune_); });
     prune->add_option("--older-than", prune_.older_than, "how long ago they ended: 30m, 12h, 7d")
         ->capture_default_str();
     prune->add_flag("--objects", prune_.objects,

@@ -212,7 +212,8 @@ Result<void> serve(const Arguments& arguments) {
   api::Authenticator authenticator(*service, keyring, clock, {config.account, config.region});
   const api::s3::S3Service s3(*objects, {.region = config.region, .endpoint_url = url});
   api::RunnerApi runner(*service, *logs, keyring, clock);
-  api::ManageApi manage(*service, {kVersion, directory.path(), [&] { return engine->inventory(); }});
+  api::ManageApi manage(*service, *objects,
+                        {kVersion, directory.path(), [&] { return engine->inventory(); }});
   api::sagemaker::Options sagemaker;
   sagemaker.images = config.images;
   sagemaker.instance_types = config.instance_types;

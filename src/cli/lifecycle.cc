@@ -477,6 +477,7 @@ int prune(const Common& common, const PruneOptions& options) {
     if (!some) return print_error(some.error());
     removed += *some;
   }
+  const auto uploads = json::opt_int(*answer, "uploads_aborted").value_or(0);
   if (common.as_json) {
     auto out = *answer;
     out["objects_removed"] = removed;
@@ -484,7 +485,8 @@ int prune(const Common& common, const PruneOptions& options) {
   } else {
     std::cout << "Forgot " << names.size() << (names.size() == 1 ? " job" : " jobs")
               << " that ended more than " << options.older_than << " ago, with their logs"
-              << (options.objects ? ", and removed " + std::to_string(removed) + " objects" : "") << "\n";
+              << (options.objects ? ", and removed " + std::to_string(removed) + " objects" : "")
+              << (uploads == 0 ? "" : "; aborted " + std::to_string(uploads) + " abandoned uploads") << "\n";
   }
   return kOk;
 }

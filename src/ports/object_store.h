@@ -264,6 +264,9 @@ class ObjectStore {
                                                 const CompleteOptions& options, Time now) = 0;
   virtual ObjectResult<void> abort_upload(std::string_view bucket, std::string_view key,
                                           std::string_view id) = 0;
+  // Aborts, in every bucket, the uploads that were begun before `before` and got no part since; answers how
+  // many.
+  virtual ObjectResult<std::size_t> abort_idle_uploads(Time before) = 0;
   virtual ObjectResult<PartPage> list_parts(std::string_view bucket, std::string_view key,
                                             std::string_view id, std::uint32_t after, std::size_t max) = 0;
   virtual ObjectResult<UploadPage> list_uploads(std::string_view bucket, const UploadQuery& query) = 0;

@@ -1,8 +1,17 @@
 #include "api/manage/manage.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "api/protocol/json.h"
 
 namespace muster::api {
+namespace {
+
+// However short the limit: a client that is still there sends a part more often, and would lose its upload.
+constexpr std::chrono::seconds kUploadIdleMin{3'600};
+
+}  // namespace
 
 net::Response ManageApi::run(const net::RequestHead& head, std::string_view body, const Caller& caller) {
   const auto answer = [&]() -> ApiResult<json::Object> {
@@ -58,11 +67,16 @@ ApiResult<json::Object> ManageApi::prune(std::string_view body, const Caller& ca
     return refuse("ValidationException",
                   "older_than_seconds must be a whole number from 0 to " + std::to_string(kMost));
   }
+  // First, because it needs no room and makes some.
+  const auto idle = std::max(std::chrono::seconds(*seconds), kUploadIdleMin);
+  const auto aborted = objects_.abort_idle_uploads(caller.now - idle);
+  if (!aborted) return refuse(aborted.error().error);
   MUSTER_TRY_API(const auto reply,
                  service_.call(control::PruneJobs{caller.now - std::chrono::seconds(*seconds)}));
   if (reply.error) return refuse(*reply.error);
   json::Object out;
   out["pruned"] = json::from_string_list(reply.pruned_names);
+  out["uploads_aborted"] = *aborted;
   return out;
 }
 

@@ -1,7 +1,9 @@
 // Muster's own management calls, signed like the rest (service name "muster"), for the command line:
 //   GET  /api/v1/service  version, account, what isolates jobs here and what does not
 //   GET  /api/v1/nodes    the nodes and what each is doing
-//   POST /api/v1/prune    {"older_than_seconds": N}: forgets jobs that ended longer ago, and their logs
+//   POST /api/v1/prune    {"older_than_seconds": N}: forgets jobs that ended longer ago, and their logs;
+//   aborts
+//                         uploads in parts that got none for as long
 #pragma once
 
 #include <functional>
@@ -10,6 +12,7 @@
 #include "api/api.h"
 #include "domain/cluster.h"
 #include "net/http.h"
+#include "ports/object_store.h"
 #include "service/service.h"
 
 namespace muster::api {
@@ -20,9 +23,11 @@ struct ServiceFacts {
   std::function<Result<domain::Inventory>()> inventory;
 };
 
+// Thread-safe; blocks on the service. What it is given must outlive it.
 class ManageApi {
  public:
-  ManageApi(service::Service& service, ServiceFacts facts) : service_(service), facts_(std::move(facts)) {}
+  ManageApi(service::Service& service, ports::ObjectStore& objects, ServiceFacts facts)
+      : service_(service), objects_(objects), facts_(std::move(facts)) {}
   net::Response run(const net::RequestHead& head, std::string_view body, const Caller& caller);
 
  private:
@@ -31,6 +36,7 @@ class ManageApi {
   ApiResult<json::Object> prune(std::string_view body, const Caller& caller);
 
   service::Service& service_;
+  ports::ObjectStore& objects_;
   ServiceFacts facts_;
 };
 

@@ -39,6 +39,11 @@ class FakeService final : public service::Service {
       return reply;
     } else if (const auto* stop = std::get_if<control::StopJob>(&command)) {
       stopped = stop->name;
+    } else if (const auto* prune = std::get_if<control::PruneJobs>(&command)) {
+      pruned_before = prune->before;
+      control::Reply reply;
+      for (const auto& view : views) reply.pruned_names.push_back(view.job.name);
+      return reply;
     }
     return control::Reply{};
   }
@@ -61,7 +66,7 @@ class FakeService final : public service::Service {
     }
     return out;
   }
-  Result<std::vector<service::NodeView>> nodes() override { return std::vector<service::NodeView>{}; }
+  Result<std::vector<service::NodeView>> nodes() override { return node_views; }
   Result<domain::AccessKey> access_key(const std::string& id) override {
     const auto it = keys.find(id);
     if (it == keys.end()) return fail(ErrorCode::not_found, "there is no access key " + id);
@@ -78,8 +83,10 @@ class FakeService final : public service::Service {
   }
 
   std::vector<service::JobView> views;
+  std::vector<service::NodeView> node_views;
   control::SubmitJob submitted;
   std::string stopped;
+  std::optional<Time> pruned_before;
   std::map<std::string, domain::AccessKey> keys;
   std::set<domain::LaunchId> live;
   domain::Desired desired;

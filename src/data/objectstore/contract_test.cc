@@ -387,6 +387,39 @@ TEST_F(ObjectStore, AbortedUploadsLeaveNothing) {
             ObjectFault::no_such_upload);
 }
 
+TEST_F(ObjectStore, IdleUploadsAreAbortedInEveryBucket) {
+  const auto begin = [&](const char* bucket, std::int64_t at) {
+    return store->create_upload(bucket, "k", {}, Time{at})->id;
+  };
+  const auto add_part = [&](const char* bucket, const std::string& id, std::int64_t at) {
+    TextSource source("part of " + id);
+    ASSERT_TRUE(store->put_part(bucket, "k", id, 1, source, {}, Time{at}));
+  };
+  ASSERT_TRUE(store->create_bucket({"second", "us-east-1", Time{1}}));
+  const auto idle = begin("bucket", 10);
+  add_part("bucket", idle, 99);
+  const auto elsewhere = begin("second", 10);
+  const auto young = begin("bucket", 100);
+  const auto busy = begin("bucket", 10);
+  add_part("bucket", busy, 100);
+
+  EXPECT_EQ(store->abort_idle_uploads(Time{100}).value(), 2U);
+  EXPECT_EQ(fault_of(store->upload("bucket", "k", idle)), ObjectFault::no_such_upload);
+  EXPECT_EQ(fault_of(store->upload("second", "k", elsewhere)), ObjectFault::no_such_upload);
+  EXPECT_TRUE(store->upload("bucket", "k", young));
+  EXPECT_TRUE(store->upload("bucket", "k", busy));
+  EXPECT_TRUE(wait_for_content_files(folder / "objects", 1));
+  EXPECT_EQ(store->abort_idle_uploads(Time{100}).value(), 0U);
+}
+
+TEST_F(ObjectStore, ManyIdleUploadsAreAbortedAtOnce) {
+  for (int i = 0; i < 250; ++i) {
+    ASSERT_TRUE(store->create_upload("bucket", std::to_string(i), {}, Time{1}));
+  }
+  EXPECT_EQ(store->abort_idle_uploads(Time{2}).value(), 250U);
+  EXPECT_THAT(store->list_uploads("bucket", {})->uploads, IsEmpty());
+}
+
 TEST_F(ObjectStore, ListsPartsAndUploadsInPages) {
   const auto id = upload();
   for (std::uint32_t i = 1; i <= 5; ++i) part(id, i * 2, "x");

@@ -281,6 +281,25 @@ ObjectResult<void> DirectoryStore::abort_upload(std::string_view bucket, std::st
   return done;
 }
 
+ObjectResult<std::size_t> DirectoryStore::abort_idle_uploads(Time before) {
+  constexpr std::size_t kBatch =
+      100;  // a transaction: others wait for it, and an upload may have 10,000 parts
+  std::size_t aborted = 0;
+  for (;;) {
+    std::size_t found = 0;
+    auto done = writer_.run_freeing([&](Catalog& catalog) -> ObjectResult<void> {
+      MUSTER_TRY(const auto idle, catalog.idle_uploads(before, kBatch));
+      for (const auto& id : idle) MUSTER_CHECK(catalog.delete_upload(id, true));
+      found = idle.size();
+      return {};
+    });
+    if (!done) return tl::unexpected(std::move(done).error());
+    if (found > 0) reaper_.notice();
+    aborted += found;
+    if (found < kBatch) return aborted;
+  }
+}
+
 ObjectResult<ports::PartPage> DirectoryStore::list_parts(std::string_view bucket, std::string_view key,
                                                          std::string_view id, std::uint32_t after,
                                                          std::size_t max) {

@@ -210,6 +210,19 @@ Result<std::vector<UploadRow>> Catalog::uploads(std::int64_t bucket, const ports
   }
 }
 
+Result<std::vector<std::string>> Catalog::idle_uploads(Time before, std::size_t max) {
+  MUSTER_TRY(auto row,
+             use("SELECT id FROM upload WHERE created < ? AND NOT EXISTS "
+                 "(SELECT 1 FROM part WHERE part.upload = upload.id AND part.modified >= ?) LIMIT ?"));
+  row->bind(1, before.unix_ms).bind(2, before.unix_ms).bind(3, static_cast<std::int64_t>(max));
+  std::vector<std::string> out;
+  for (;;) {
+    MUSTER_TRY(const bool found, row->step());
+    if (!found) return out;
+    out.emplace_back(row->text(0));
+  }
+}
+
 namespace {
 PartRow part_row(const sqlite::Statement& row) {
   return {.number = static_cast<std::uint32_t>(row.integer(0)),

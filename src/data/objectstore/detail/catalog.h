@@ -78,6 +78,8 @@ class Catalog {
   Result<std::optional<UploadRow>> upload(std::int64_t bucket, std::string_view key, std::string_view id);
   Result<std::vector<UploadRow>> uploads(std::int64_t bucket, const ports::UploadQuery& query,
                                          std::size_t max);
+  // Ids of uploads begun before `before` whose parts are all older too.
+  Result<std::vector<std::string>> idle_uploads(Time before, std::size_t max);
   Result<std::vector<PartRow>> parts(std::string_view upload, std::uint32_t after, std::size_t max);
   Result<std::optional<PartRow>> part(std::string_view upload, std::uint32_t number);
   Result<std::int64_t> largest_blob();

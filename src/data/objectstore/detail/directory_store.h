@@ -84,6 +84,7 @@ class DirectoryStore final : public ports::ObjectStore {
                                                       Time now) override;
   ports::ObjectResult<void> abort_upload(std::string_view bucket, std::string_view key,
                                          std::string_view id) override;
+  ports::ObjectResult<std::size_t> abort_idle_uploads(Time before) override;
   ports::ObjectResult<ports::PartPage> list_parts(std::string_view bucket, std::string_view key,
                                                   std::string_view id, std::uint32_t after,
                                                   std::size_t max) override;
