@@ -260,6 +260,25 @@ TEST(Upload, AFailedMultipartUploadIsAborted) {
   EXPECT_TRUE(s3.objects().empty());
 }
 
+// As the runner stops one when its job must end.
+TEST(Upload, AStoppedMultipartUploadIsAborted) {
+  FakeS3 s3;
+  TempDir dir;
+  ASSERT_TRUE(write_file_atomic(dir / "big", std::string(16 << 20, 'x')));
+  std::atomic<bool> stop = false;
+  s3.fault = [&](const net::Request& request) -> std::optional<net::Response> {
+    if (request.head.query.find("partNumber=2") != std::string::npos) stop = true;
+    return std::nullopt;
+  };
+  TransferOptions options;
+  options.part_bytes = 5 << 20;
+  options.parallel = 1;
+  options.stop = &stop;
+  EXPECT_EQ(upload_file(*s3.client(), dir / "big", {"b", "big"}, options).error().code, ErrorCode::cancelled);
+  EXPECT_EQ(s3.open_uploads, 0);
+  EXPECT_TRUE(s3.objects().empty());
+}
+
 TEST(Upload, AFileThatChangesMeanwhileIsAnError) {
   FakeS3 s3;
   TempDir dir;

@@ -80,7 +80,8 @@ Result<std::string> upload_one(Client& client, const std::string& path, const Pl
   }
   MUSTER_TRY(const auto upload_id, client.create_upload(place, put));
   auto etag = upload_parts(client, path, source, place, upload_id, options, meter);
-  // Parts of an upload that is never completed would stay and cost room.
+  // Parts of an upload that is never completed would stay and cost room. Where this cannot be sent either
+  // (the client is cancelled, the service away), `muster prune` removes them.
   if (!etag) (void)client.abort_upload(place, upload_id);
   return etag;
 }
