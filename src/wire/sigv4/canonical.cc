@@ -7,15 +7,23 @@
 
 namespace muster::wire::sigv4::detail {
 
+namespace {
+std::optional<std::string> decode_query(std::string_view text) {
+  std::string spaced(text);
+  std::replace(spaced.begin(), spaced.end(), '+', ' ');
+  return percent_decode(spaced);
+}
+}  // namespace
+
 std::optional<Query> Query::parse(std::string_view raw) {
   Query query;
   if (raw.empty()) return query;
   for (const auto part : split(raw, '&')) {
     if (part.empty()) continue;
     const auto equals = part.find('=');
-    auto name = percent_decode(part.substr(0, equals));
+    auto name = decode_query(part.substr(0, equals));
     auto value =
-        percent_decode(equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1));
+        decode_query(equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1));
     if (!name || !value) return std::nullopt;
     query.all_.emplace_back(std::move(*name), std::move(*value));
   }

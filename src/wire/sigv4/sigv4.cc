@@ -240,12 +240,55 @@ TimeCheck check_time(const Claim& claim, Time now, Millis skew) {
   return claim.time > now + skew || claim.time < now - skew ? TimeCheck::skewed : TimeCheck::ok;
 }
 
+namespace {
+
+std::string canonical_request_of_path(const RequestView& request, std::string_view canonical_path,
+                                      const std::vector<std::string>& signed_headers, Scheme scheme,
+                                      std::string_view payload_hash) {
+  std::string out(request.method);
+  out += '\n';
+  out += canonical_path;
+  out += '\n';
+  out += detail::canonical_query(request.query, scheme == Scheme::query ? "X-Amz-Signature" : "");
+  out += '\n';
+  out += detail::canonical_headers(request, signed_headers);
+  out += '\n';
+  out += join(signed_headers, ";");
+  out += '\n';
+  out += payload_hash;
+  return out;
+}
+
+std::string canonical_path_of(const RequestView& request, const Scope& scope) {
+  return scope.service == "s3" ? detail::canonical_path_s3(request.path)
+                               : detail::canonical_path(request.path);
+}
+
+// The signatures that are good for the request, one or two. S3 clients sign the path encoded by the rule, or
+// as they send it (botocore, given %2F or a bare + in it): both spell the same key, so nothing else is
+// signed.
+std::vector<std::string> good_signatures(const Claim& claim, std::string_view secret_key,
+                                         const RequestView& request, std::string_view payload_hash) {
+  if (claim.scheme == Scheme::query_v2) {
+    return {crypto::base64(crypto::hmac_sha1(secret_key, detail::string_to_sign_v2(request)))};
+  }
+  std::vector<std::string> paths = {canonical_path_of(request, claim.scope)};
+  if (claim.scope.service == "s3" && paths.front() != request.path) paths.emplace_back(request.path);
+  const auto key = signing_key(secret_key, claim.scope);
+  std::vector<std::string> out;
+  for (const auto& path : paths) {
+    const auto canonical =
+        canonical_request_of_path(request, path, claim.signed_headers, claim.scheme, payload_hash);
+    out.push_back(hex_hmac(key, string_to_sign(claim.time, claim.scope, canonical)));
+  }
+  return out;
+}
+
+}  // namespace
+
 Result<void> verify(const Claim& claim, std::string_view secret_key, const RequestView& request,
                     std::string_view payload_hash) {
-  std::string expected;
-  if (claim.scheme == Scheme::query_v2) {
-    expected = crypto::base64(crypto::hmac_sha1(secret_key, detail::string_to_sign_v2(request)));
-  } else {
+  if (claim.scheme != Scheme::query_v2) {
     for (const auto& [name, value] : request.headers) {
       const auto lower = to_lower(name);
       // A session token authenticates itself, and some services take it unsigned.
@@ -256,18 +299,13 @@ Result<void> verify(const Claim& claim, std::string_view secret_key, const Reque
                     "There were headers present in the request which were not signed: " + lower);
       }
     }
-    const auto canonical =
-        canonical_request(request, claim.scope, claim.signed_headers, claim.scheme, payload_hash);
-    expected =
-        hex_hmac(signing_key(secret_key, claim.scope), string_to_sign(claim.time, claim.scope, canonical));
   }
-  if (!crypto::constant_time_equal(expected, claim.signature)) {
-    return fail(
-        ErrorCode::unauthenticated,
-        "The request signature we calculated does not match the signature you provided. Check your key "
-        "and signing method.");
+  for (const auto& good : good_signatures(claim, secret_key, request, payload_hash)) {
+    if (crypto::constant_time_equal(good, claim.signature)) return {};
   }
-  return {};
+  return fail(ErrorCode::unauthenticated,
+              "The request signature we calculated does not match the signature you provided. Check your key "
+              "and signing method.");
 }
 
 std::string payload_hash_of(std::string_view body) { return crypto::hex(crypto::sha256(body)); }
@@ -275,19 +313,8 @@ std::string payload_hash_of(std::string_view body) { return crypto::hex(crypto::
 std::string canonical_request(const RequestView& request, const Scope& scope,
                               const std::vector<std::string>& signed_headers, Scheme scheme,
                               std::string_view payload_hash) {
-  std::string out(request.method);
-  out += '\n';
-  out +=
-      scope.service == "s3" ? detail::canonical_path_s3(request.path) : detail::canonical_path(request.path);
-  out += '\n';
-  out += detail::canonical_query(request.query, scheme == Scheme::query ? "X-Amz-Signature" : "");
-  out += '\n';
-  out += detail::canonical_headers(request, signed_headers);
-  out += '\n';
-  out += join(signed_headers, ";");
-  out += '\n';
-  out += payload_hash;
-  return out;
+  return canonical_request_of_path(request, canonical_path_of(request, scope), signed_headers, scheme,
+                                   payload_hash);
 }
 
 std::string string_to_sign(Time time, const Scope& scope, std::string_view canonical) {

@@ -4,8 +4,9 @@
 // Pure: no clock, no key store, no I/O; free of state, so safe from any thread. Used by api/auth (verify),
 // data/s3 and cli (sign). aws-chunked bodies are in aws_chunked.h.
 //
-// The path rule follows the service of the scope: S3 takes the path as it is and encodes it once; every other
-// service normalises it (dot segments, double slashes) and encodes what was sent once more.
+// The path rule follows the service of the scope: S3 does not normalise the path and encodes it once
+// (verify() also takes a signature of the path as it was sent); every other service normalises it (dot
+// segments, double slashes) and encodes what was sent once more.
 //
 // Verifying, in the order api/auth needs it:
 //   parse(request)            -> Claim: who says to have signed, when, for which scope   (or none: unsigned)

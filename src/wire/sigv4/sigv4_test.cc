@@ -203,6 +203,35 @@ TEST(Sign, DistinctS3KeysHaveDistinctPaths) {
   }
 }
 
+// As botocore signs them: the path is not encoded anew.
+TEST(Sign, S3PathsMayBeSignedAsTheyAreSent) {
+  for (const auto& [sent, encoded] : {std::pair{"/b/a%2Fb", "/b/a/b"}, std::pair{"/b/a+b", "/b/a%2Bb"}}) {
+    auto message = signed_put(sent, "", "s3");
+    auto claim = parse(message.view()).value().value();
+    const auto hash = hash_for(claim, message);
+    auto canonical =
+        canonical_request(message.view(), claim.scope, claim.signed_headers, Scheme::header, hash);
+    ASSERT_EQ(canonical.find(encoded), 4U) << canonical;
+    canonical.replace(4, std::string_view(encoded).size(), sent);
+    const auto raw = crypto::hmac_sha256(signing_key(kSuiteSecret, claim.scope),
+                                         string_to_sign(claim.time, claim.scope, canonical));
+    claim.signature = crypto::hex(raw);
+    EXPECT_TRUE(verify(claim, kSuiteSecret, message.view(), hash)) << sent;
+    message.path = encoded;
+    EXPECT_FALSE(verify(claim, kSuiteSecret, message.view(), hash)) << encoded;
+  }
+}
+
+// '+' is a space to those who read the query.
+TEST(Sign, APlusInTheQueryIsSignedAsASpace) {
+  auto message = signed_put("/b", "prefix=a%20b", "s3");
+  message.query = "prefix=a+b";
+  EXPECT_TRUE(check(message));
+  message = signed_put("/b", "prefix=a%2Bb", "s3");
+  message.query = "prefix=a+b";
+  EXPECT_FALSE(check(message));
+}
+
 TEST(Presign, V4RoundTrip) {
   Message message{"GET", "/bucket/a%20b.txt", "versionId=3", "", {{"Host", "127.0.0.1:9"}}};
   message.query = presign(message.view(), kCredentials, "us-east-1", "s3", kNow, std::chrono::hours(1));

@@ -11,8 +11,8 @@
 
 namespace muster::wire::sigv4::detail {
 
-// A query string taken apart: percent-decoded pairs in the order sent. '+' stays '+': AWS clients write a
-// space as %20.
+// A query string taken apart: decoded pairs in the order sent. '+' is a space, as it is to the services that
+// read the query: were it signed as %2B, a signature of "a%2Bb" would be good for "a b".
 class Query {
  public:
   static std::optional<Query> parse(std::string_view raw);  // nullopt on a broken escape
