@@ -31,19 +31,23 @@ net::Response refusal(const net::RequestHead& head, std::string_view service, co
 std::string_view guess_service(const net::RequestHead& head) {
   const auto authorization = head.headers.get("Authorization");
   for (const std::string_view service : {"s3", "sts", "iam", "sagemaker", "logs", "muster"}) {
-    if (authorization.find("/" + std::string(service) + "/aws4_request") != std::string_view::npos)
-      return service;
+    const std::string name(service);
+    if (authorization.find("/" + name + "/aws4_request") != std::string_view::npos) return service;
+    if (head.query.find("%2F" + name + "%2Faws4_request") != std::string::npos) return service;  // presigned
   }
   if (head.headers.has("X-Amz-Target") || begins_with(head.path, "/api/v1/")) return "sagemaker";
   return "s3";
 }
 
-net::Route whole_body(std::function<net::Response(net::Request&)> handle) {
+// A route that takes the body whole and refuses a broken one in the protocol of `service`.
+net::Route whole_body(std::string service, std::string request_id,
+                      std::function<net::Response(net::Request&)> handle) {
   net::Route route;
   route.handle = std::move(handle);
-  route.refuse = [](int status, std::string_view message) {
+  route.refuse = [service = std::move(service), request_id = std::move(request_id)](
+                     int status, std::string_view message) {
     const auto code = status == 413 ? "RequestEntityTooLarge" : "SerializationException";
-    return json_error(refuse(code, std::string(message), status).value(), "");
+    return refusal({}, service, refuse(code, std::string(message), status).value(), request_id);
   };
   return route;
 }
@@ -55,7 +59,7 @@ std::variant<net::Route, net::Response> Router::route(const net::RequestHead& he
     return services_.runner.route(head);
   }
   if (head.path == "/healthz" && head.method == "GET" && !head.headers.has("Authorization")) {
-    return whole_body([](net::Request&) {
+    return whole_body("", "", [](net::Request&) {
       net::Response response;
       response.headers.set("Content-Type", "text/plain");
       response.body = "ok\n";
@@ -65,7 +69,9 @@ std::variant<net::Route, net::Response> Router::route(const net::RequestHead& he
   auto signer = authenticator_.identify(head);
   if (!signer) return refusal(head, guess_service(head), signer.error(), "");
   if (signer->claim.scope.service == "s3") return route_s3(head, *std::move(signer));
-  return whole_body([this, signer = *std::move(signer)](net::Request& request) {
+  const auto& service = signer->claim.scope.service;
+  const auto& request_id = signer->caller.request_id;
+  return whole_body(service, request_id, [this, signer = *signer](net::Request& request) {
     const auto verified =
         authenticator_.verify(signer, request.head, wire::sigv4::payload_hash_of(request.body));
     if (!verified) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "api/testing/fake_logs.h"
 #include "api/testing/fake_service.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -12,32 +13,6 @@ namespace muster::api {
 namespace {
 
 using ::testing::HasSubstr;
-
-// Keeps the lines of one stream.
-class FakeLogs final : public ports::LogStore {
- public:
-  Result<void> create(std::string_view, std::string_view, Time) override { return {}; }
-  Result<std::uint64_t> append(std::string_view group, std::string_view stream,
-                               std::optional<std::uint64_t> first, std::span<const ports::LogLine> added,
-                               Time) override {
-    written_to = std::string(group) + " " + std::string(stream);
-    if (first > lines.size()) return fail(ErrorCode::failed_precondition, "gap");
-    for (const auto& line : added) lines.push_back(line.text);
-    return lines.size();
-  }
-  Result<std::vector<ports::LogGroup>> groups(std::string_view) override {
-    return std::vector<ports::LogGroup>{};
-  }
-  Result<std::vector<ports::LogStream>> streams(std::string_view, std::string_view) override {
-    return std::vector<ports::LogStream>{};
-  }
-  Result<ports::LogPage> read(std::string_view, std::string_view, const ports::LogQuery&) override {
-    return ports::LogPage{};
-  }
-  Result<void> remove(std::string_view, std::string_view) override { return {}; }
-  std::vector<std::string> lines;
-  std::string written_to;
-};
 
 class RunnerProtocol : public ::testing::Test {
  protected:
@@ -64,7 +39,7 @@ class RunnerProtocol : public ::testing::Test {
   TempDir dir_;
   SystemClock clock_;
   testing::FakeService service_;
-  FakeLogs logs_;
+  testing::FakeLogs logs_;
   Keyring keyring_ = Keyring::load(dir_ / "master").value();
   RunnerApi api_{service_, logs_, keyring_, clock_};
   domain::LaunchId launch_{domain::AttemptId{3}, 1, 1};
