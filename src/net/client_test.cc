@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <set>
 #include <thread>
 
@@ -31,7 +32,6 @@ FunctionHandler echo(std::set<std::string>* peers = nullptr, std::mutex* mutex =
         const std::lock_guard lock(*mutex);
         peers->insert(request.head.peer);
       }
-      if (request.head.path == "/slow") std::this_thread::sleep_for(Millis(500));
       if (request.head.path == "/push") {
         Response response;
         response.body = PushBody([](BodyWriter& writer) -> Result<void> {
@@ -150,7 +150,7 @@ TEST(Client, FailuresHaveTheirCodes) {
   auto server = start(handler);
   const auto port = server->port();
   auto client = Client::create("127.0.0.1", port);
-  auto slow = request("GET", "/slow");
+  auto slow = request("GET", "/never");
   slow.timeout = Millis(100);
   EXPECT_EQ(client->send(slow).error().code, ErrorCode::timeout);
   ASSERT_TRUE(client->send(request("GET", "/")));
@@ -176,15 +176,19 @@ TEST(Client, SurvivesARestartOfTheServer) {
 }
 
 TEST(Client, CancelEndsRequestsInFlight) {
-  auto handler = echo();
+  std::promise<Responder> arrived;
+  FunctionHandler handler([&](const RequestHead&) -> std::variant<Route, Response> {
+    Route route;
+    route.handle_later = [&](Request, Responder answer) { arrived.set_value(std::move(answer)); };
+    return route;
+  });
   auto server = start(handler);
   auto client = Client::create("127.0.0.1", server->port());
-  std::thread later([&] {
-    std::this_thread::sleep_for(Millis(50));
+  std::jthread later([&] {
+    const auto unanswered = arrived.get_future().get();
     client->cancel();
   });
   const auto answer = client->send(request("GET", "/never"));
-  later.join();
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code, ErrorCode::cancelled);
   EXPECT_EQ(client->send(request("GET", "/")).error().code, ErrorCode::cancelled);

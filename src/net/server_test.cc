@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -13,6 +14,7 @@
 namespace muster::net {
 namespace {
 
+using testing::eventually;
 using testing::FunctionHandler;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -348,7 +350,7 @@ TEST_F(ServerTest, SlowReaderHoldsNoThread) {
     slow.push_back(std::make_unique<RawSocket>(server_->port(), 4096));
     slow.back()->send(get("/big"));
   }
-  std::this_thread::sleep_for(Millis(50));
+  ASSERT_TRUE(eventually([&] { return site_.handled == 8; }));
   EXPECT_THAT(ask(post("/echo", "quick")), HasSubstr("quick"));
   for (auto& socket : slow)
     EXPECT_EQ(body_of(socket->read_until(std::string(8 << 20, 'b'))).size(), 8U << 20);
@@ -360,7 +362,7 @@ TEST_F(ServerTest, SlowUploadsHoldNoRequestThread) {
   upload.send("PUT /stream HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc");
   RawSocket json(server_->port());
   json.send("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc");
-  std::this_thread::sleep_for(Millis(20));
+  ASSERT_TRUE(eventually([&] { return site_.bytes_streamed == 3; }));
   EXPECT_THAT(ask(post("/echo", "quick")), HasSubstr("quick"));
   upload.send("defghij");
   EXPECT_THAT(upload.read_until("10"), HasSubstr("200"));
@@ -404,11 +406,7 @@ TEST_F(ServerTest, AboveTheLimitClientsAreAnswered503) {
   extra.send(get("/none"));
   EXPECT_THAT(extra.read_to_end(), StartsWith("HTTP/1.1 503"));
   held.clear();
-  for (int i = 0; i < 100; ++i) {
-    if (ask(get("/none")).find("204") != std::string::npos) return;
-    std::this_thread::sleep_for(Millis(10));
-  }
-  FAIL() << "the limit does not recover";
+  EXPECT_TRUE(eventually([&] { return ask(get("/none")).find("204") != std::string::npos; }));
 }
 
 // ---- long polls ----
@@ -508,10 +506,11 @@ TEST(LongPoll, ADroppedResponderAnswers503AndASecondCallIsIgnored) {
 
 TEST(Stop, LetsRunningHandlersEndWithinTheGrace) {
   std::atomic<bool> entered{false};
+  std::promise<void> stopping;
   FunctionHandler handler([&](const RequestHead&) -> std::variant<Route, Response> {
     return answering([&](Request&) {
       entered = true;
-      std::this_thread::sleep_for(Millis(200));
+      stopping.get_future().wait_for(std::chrono::seconds(10));
       return text_response(200, "done");
     });
   });
@@ -519,14 +518,16 @@ TEST(Stop, LetsRunningHandlersEndWithinTheGrace) {
   RawSocket socket(server->port());
   RawSocket idle(server->port());
   socket.send(get("/"));
-  while (!entered) std::this_thread::sleep_for(Millis(1));
+  ASSERT_TRUE(eventually([&] { return entered.load(); }));
   const auto before = std::chrono::steady_clock::now();
-  server->stop(Millis(20'000));
+  std::jthread stop([&] { server->stop(Millis(20'000)); });
+  EXPECT_EQ(idle.read_to_end(), "") << "closed when the stop begins";
+  stopping.set_value();
+  stop.join();
   EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(20));
   const auto answer = socket.read_to_end();
   EXPECT_THAT(answer, HasSubstr("done"));
   EXPECT_THAT(answer, HasSubstr("Connection: close"));
-  EXPECT_EQ(idle.read_to_end(), "");
 }
 
 TEST(Stop, CutsUploadsAndPushesAfterTheGrace) {
@@ -555,7 +556,7 @@ TEST(Stop, CutsUploadsAndPushesAfterTheGrace) {
   upload.send("PUT /up HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc");
   RawSocket push(server->port());
   push.send(get("/push"));
-  while (busy < 2) std::this_thread::sleep_for(Millis(1));
+  ASSERT_TRUE(eventually([&] { return busy == 2; }));
   const auto before = std::chrono::steady_clock::now();
   server->stop(Millis(50));
   EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(20));
@@ -580,8 +581,7 @@ TEST(Push, SeesAClientThatLeft) {
     socket.send(get("/"));
     socket.read_until("\r\n\r\n");
   }
-  for (int i = 0; i < 1000 && !noticed; ++i) std::this_thread::sleep_for(Millis(2));
-  EXPECT_TRUE(noticed);
+  EXPECT_TRUE(eventually([&] { return noticed.load(); }));
 }
 
 }  // namespace

@@ -8,10 +8,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <variant>
 
 #include "base/file.h"
@@ -19,6 +21,16 @@
 #include "net/http.h"
 
 namespace muster::net::testing {
+
+// Looks until it holds; false when it does not within 30 s.
+inline bool eventually(const std::function<bool()>& holds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(Millis(1));
+  }
+  return true;
+}
 
 class FunctionHandler final : public Handler {
  public:

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "base/file.h"
 #include "base/text.h"
@@ -82,6 +83,15 @@ int child_main(const std::string& folder, const std::string& store) {
   return code ? *code : 1;
 }
 
+// Looks until it holds; false when it does not within 20 s.
+bool eventually(const std::function<bool()>& holds) {
+  for (int i = 0; i < 4000; ++i) {
+    if (holds()) return true;
+    ::usleep(5'000);
+  }
+  return false;
+}
+
 class RunnerTest : public ::testing::Test {
  protected:
   ~RunnerTest() override {
@@ -144,6 +154,15 @@ class RunnerTest : public ::testing::Test {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
 
+  // Whether `text` is in the spool.
+  bool spooled(const std::string& text, int rank = 0) {
+    for (const auto& entry : fs::recursive_directory_iterator(folder_of(rank) + "/spool")) {
+      if (!entry.is_regular_file()) continue;
+      if (read_file(entry.path().string()).value_or("").find(text) != std::string::npos) return true;
+    }
+    return false;
+  }
+
   int run_job(const std::string& script) { return end(begin(launch_of(script))); }
 
   TempDir folder_;
@@ -172,7 +191,7 @@ TEST_F(RunnerTest, the_barrier_holds_the_command) {
   control_->hold_barrier(true);
   const auto pid = begin(launch_of("echo now"));
   ASSERT_TRUE(control_->wait_for_phase(domain::RankPhase::ready));
-  ::usleep(100'000);
+  ASSERT_TRUE(control_->wait_until_heard());
   EXPECT_EQ(control_->phases(), "ready");
   control_->hold_barrier(false);
   EXPECT_EQ(end(pid), 0);
@@ -263,14 +282,19 @@ TEST_F(RunnerTest, hundred_megabytes_of_log_at_full_speed) {
 }
 
 TEST_F(RunnerTest, the_control_plane_goes_away_and_comes_back) {
-  const auto pid = begin(launch_of("for i in $(seq 200); do echo line $i; sleep 0.005; done; exit 5"));
+  const auto pid =
+      begin(launch_of("for i in $(seq 200); do echo line $i; echo $i > at; sleep 0.005; done; exit 5"));
+  const auto at = [&](int line) {
+    return eventually(
+        [&] { return parse_int(trim(read_file(ml() + "/at").value_or(""))).value_or(0) >= line; });
+  };
   ASSERT_TRUE(control_->wait_for_line("line 10"));
   control_->stop();
-  ::usleep(700'000);
+  ASSERT_TRUE(at(100));
   control_->start();
   ASSERT_TRUE(control_->wait_for_line("line 150"));
   control_->stop();
-  ::usleep(300'000);
+  ASSERT_TRUE(at(190));
   control_->start();
   EXPECT_EQ(end(pid), 0);
   std::string expected;
@@ -281,14 +305,14 @@ TEST_F(RunnerTest, the_control_plane_goes_away_and_comes_back) {
 }
 
 TEST_F(RunnerTest, a_killed_runners_log_is_drained_to_the_last_line) {
-  const auto pid =
-      begin(launch_of("echo 1; while [ ! -e go ]; do sleep 0.01; done; for i in 2 3 4 5; do echo $i; done; "
-                      "echo $$ > pid; touch done; exec sleep 1000"));
+  const auto pid = begin(
+      launch_of("echo 1; while [ ! -e go ]; do sleep 0.01; done; for i in 2 3 4 five; do echo $i; done; "
+                "echo $$ > pid; touch done; exec sleep 1000"));
   ASSERT_TRUE(control_->wait_for_line("1"));
   control_->stop();
   std::ofstream(ml() + "/go").close();
-  for (int i = 0; i < 1000 && !fs::exists(ml() + "/done"); ++i) ::usleep(10'000);
-  ::usleep(100'000);  // the lines are in the pipe; the runner takes them
+  ASSERT_TRUE(eventually([&] { return fs::exists(ml() + "/done"); }));
+  ASSERT_TRUE(eventually([&] { return spooled("five"); }));
   ::kill(pid, SIGKILL);
   EXPECT_EQ(end(pid), -SIGKILL);
   ::kill(static_cast<pid_t>(parse_int(trim(read_file(ml() + "/pid").value())).value()),
@@ -297,7 +321,7 @@ TEST_F(RunnerTest, a_killed_runners_log_is_drained_to_the_last_line) {
   control_->start();
   const auto drained = drain(folder_of(0), Millis{10'000});
   ASSERT_TRUE(drained) << drained.error().message;
-  EXPECT_EQ(control_->text(), "1\n2\n3\n4\n5\n");
+  EXPECT_EQ(control_->text(), "1\n2\n3\n4\nfive\n");
   control_->make_stale();
   EXPECT_TRUE(drain(folder_of(0), Millis{10'000}));
 }

@@ -458,8 +458,10 @@ TEST_F(ObjectStore, ManyPiecesOpenLateAndStayReadable) {
   {
     auto open_object = store->get("bucket", "big");
     ASSERT_TRUE(open_object);
+    ASSERT_TRUE(put("later", "removed later"));
     ASSERT_TRUE(store->remove("bucket", "big", {}));
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the reaper has its chance
+    ASSERT_TRUE(store->remove("bucket", "later", {}));
+    EXPECT_TRUE(wait_for_content_files(folder / "objects", 40)) << "the reaper took what nobody reads";
     EXPECT_EQ(read_all(**open_object), whole);
   }
   EXPECT_TRUE(wait_for_content_files(folder / "objects", 0)) << "released with its last reader";

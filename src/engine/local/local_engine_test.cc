@@ -1,10 +1,8 @@
 // The contract suite on the local engine, and what only the local engine promises.
 #include "engine/local/local_engine.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -64,22 +62,6 @@ INSTANTIATE_TEST_SUITE_P(Local, EngineContract,
 
 namespace muster::engine::local {
 namespace {
-
-constexpr domain::AttemptId kAttempt{1};
-domain::LaunchId launch_id(int rank) { return {.attempt = kAttempt, .rank = rank, .incarnation = 1}; }
-
-#define ASSERT_OK(expression)                                    \
-  do {                                                           \
-    const auto result_ = (expression);                           \
-    ASSERT_TRUE(result_.has_value()) << result_.error().message; \
-  } while (false)
-
-// Whether nobody holds a lock on `path` (and it exists).
-bool is_free(const std::string& path) {
-  const auto fd = open_file(path, O_RDWR);
-  return fd && ::flock(fd->get(), LOCK_EX | LOCK_NB) == 0;
-}
-bool is_held(const std::string& path) { return ::access(path.c_str(), F_OK) == 0 && !is_free(path); }
 
 TEST(LocalEngine, CutsTheMachineIntoNodesWithAddresses) {
   LocalWorld world;

@@ -109,8 +109,7 @@ Machine judge(Findings findings) {
   machine.user = choice.user;
   said.push_back(choice.in_force);
   if (!machine.reach.empty()) {
-    said.push_back("of folders that are closed to " + choice.user.name + ", jobs see " +
-                   join(machine.reach, ", ") + " and nothing else");
+    said.push_back("below folders that are closed to others, jobs see only " + join(machine.reach, ", "));
   }
   append(not_said, report.missing);
   if (!choice.missing.empty()) not_said.push_back(choice.missing);

@@ -42,8 +42,7 @@ TEST(Judge, ProgramsBelowAClosedFolderAreSaid) {
   report.reach = {"/root/muster/bin"};
   const auto machine = judge({.root = true, .choice = nobody(), .report = report});
   EXPECT_THAT(machine.reach, Contains("/root/muster/bin"));
-  EXPECT_THAT(machine.inventory.isolation,
-              Contains(HasSubstr("closed to nobody, jobs see /root/muster/bin")));
+  EXPECT_THAT(machine.inventory.isolation, Contains(HasSubstr("jobs see only /root/muster/bin")));
 }
 
 TEST(Judge, RootWhoseUserCannotStartThePrograms) {

@@ -1,9 +1,7 @@
 // What a job sees and can do inside a node, and what is left of it afterwards. ./test runs this as root and
 // again as a normal user.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,15 +12,6 @@
 
 namespace muster::engine::local {
 namespace {
-
-constexpr domain::AttemptId kAttempt{1};
-domain::LaunchId launch_id(int rank) { return {.attempt = kAttempt, .rank = rank, .incarnation = 1}; }
-
-#define ASSERT_OK(expression)                                    \
-  do {                                                           \
-    const auto result_ = (expression);                           \
-    ASSERT_TRUE(result_.has_value()) << result_.error().message; \
-  } while (false)
 
 struct Said {
   std::string exit;
@@ -45,12 +34,6 @@ std::set<std::string> names(const std::string& path) {
     out.insert(entry.path().filename().string());
   return out;
 }
-
-bool is_free(const std::string& path) {
-  const auto fd = open_file(path, O_RDWR);
-  return fd && ::flock(fd->get(), LOCK_EX | LOCK_NB) == 0;
-}
-bool is_held(const std::string& path) { return ::access(path.c_str(), F_OK) == 0 && !is_free(path); }
 
 // Data directories hold more than run/: keys, another job's folder.
 void plant_secrets(const LocalWorld& world) {

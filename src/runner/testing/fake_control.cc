@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ctime>
 
 #include "base/text.h"
@@ -99,7 +100,9 @@ domain::Desired FakeControl::desired(int rank) {
   out.stop = stop_;
   out.stop_cause = stop_cause_;
   out.grace = grace_;
-  out.version = 1 + static_cast<std::uint64_t>(out.target) * 2 + (stop_ ? 1 : 0);
+  // Being held is a word of its own, so that a test can see it heard.
+  const bool held = hold_ && all(RankPhase::ready, 0);
+  out.version = 1 + static_cast<std::uint64_t>(out.target) * 4 + (held ? 2 : 0) + (stop_ ? 1 : 0);
   return out;
 }
 
@@ -151,6 +154,14 @@ net::Response FakeControl::take_logs(int rank, const std::string& body) {
   }
   changed_.notify_all();
   return json_response(200, "{\"next_sequence\":" + std::to_string(all.size()) + "}");
+}
+
+bool FakeControl::wait_until_heard(int rank) {
+  return wait([&] {
+    const auto version = desired(rank).version;
+    return std::any_of(polls_.begin(), polls_.end(),
+                       [&](const Poll& poll) { return poll.rank == rank && poll.after == version; });
+  });
 }
 
 std::vector<domain::RankReport> FakeControl::reports(int rank) {

@@ -39,6 +39,8 @@ class FakeControl final : public net::Handler {
   void hold_barrier(bool hold);
   // Waits up to 20 s until `condition` (called under the lock) is true.
   bool wait(const std::function<bool()>& condition);
+  // Until the runner has heard the word in force and asks for the next.
+  bool wait_until_heard(int rank = 0);
   bool wait_for_phase(domain::RankPhase phase, int rank = 0);
   bool wait_for_line(const std::string& text, int rank = 0);
 

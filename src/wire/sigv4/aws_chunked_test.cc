@@ -114,14 +114,14 @@ TEST(AwsChunked, TruncationIsNeverFinished) {
 }
 
 TEST(AwsChunked, BrokenFraming) {
-  struct Bad {
+  struct Broken {
     Framing framing;
     std::string wire;
     ErrorCode code;
     const char* says;
   };
   constexpr auto kBad = ErrorCode::invalid_argument;
-  const Bad table[] = {
+  const Broken table[] = {
       {Framing::unsigned_trailer, "zz\r\n", kBad, "not hexadecimal"},
       {Framing::unsigned_trailer, "\r\n", kBad, "not hexadecimal"},
       {Framing::unsigned_trailer, "-1\r\n", kBad, "not hexadecimal"},

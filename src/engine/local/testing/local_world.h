@@ -1,6 +1,8 @@
 // A data directory and a local engine on it whose runners are testing/test_runner.cc. For tests.
 #pragma once
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,7 +21,23 @@
 #include "engine/local/local_engine.h"
 #include "engine/local/run_folder.h"
 
+#define ASSERT_OK(expression)                                    \
+  do {                                                           \
+    const auto result_ = (expression);                           \
+    ASSERT_TRUE(result_.has_value()) << result_.error().message; \
+  } while (false)
+
 namespace muster::engine::local {
+
+inline constexpr domain::AttemptId kAttempt{1};
+inline domain::LaunchId launch_id(int rank) { return {.attempt = kAttempt, .rank = rank, .incarnation = 1}; }
+
+// Whether nobody holds a lock on `path` (and it exists).
+inline bool is_free(const std::string& path) {
+  const auto fd = open_file(path, O_RDWR);
+  return fd && ::flock(fd->get(), LOCK_EX | LOCK_NB) == 0;
+}
+inline bool is_held(const std::string& path) { return ::access(path.c_str(), F_OK) == 0 && !is_free(path); }
 
 class LocalWorld {
  public:
