@@ -56,6 +56,24 @@ TEST_P(EngineContract, AGangRunsUntilItIsStopped) {
   EXPECT_TRUE(known(launch_id(0)));  // until it is released
 }
 
+TEST_P(EngineContract, AnObservationNamesTheNodeThatIsHeldAlsoAfterARestart) {
+  const auto gang = subject_->gang(kAttempt, 2, Conduct::stays);
+  ASSERT_OK(subject_->engine().launch(gang));
+  for (int round = 0; round < 2; ++round) {
+    const auto all = subject_->engine().observe();
+    ASSERT_OK(all);
+    for (const auto& launch : gang.nodes) {
+      const auto* one = find(*all, launch.id);
+      ASSERT_NE(one, nullptr);
+      EXPECT_EQ(one->node, launch.node);
+    }
+    subject_->restart();
+  }
+  for (int rank = 0; rank < 2; ++rank) ASSERT_OK(subject_->engine().stop(launch_id(rank), Millis{0}));
+  EXPECT_TRUE(subject_->wait([&] { return !alive(launch_id(0)) && !alive(launch_id(1)); }));
+  EXPECT_EQ(find(*subject_->engine().observe(), launch_id(1))->node, gang.nodes[1].node);
+}
+
 TEST_P(EngineContract, ASecondLaunchOfTheSameIdsChangesNothing) {
   const auto gang = subject_->gang(kAttempt, 2, Conduct::stays);
   ASSERT_OK(subject_->engine().launch(gang));

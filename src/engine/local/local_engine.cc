@@ -31,6 +31,7 @@ constexpr Millis kSettleMax{5'000};  // how long release() waits
 // One rank between its folder and its report.
 struct Starting {
   domain::LaunchId id;
+  domain::NodeName node;
   std::string folder;
   StartedRunner runner;
   UniqueFd process;  // of the runner, once it has reported
@@ -117,7 +118,7 @@ Result<void> LocalEngine::Impl::check(const domain::GangLaunch& gang) const {
   for (const auto& launch : gang.nodes) {
     MUSTER_CHECK(find_node(launch.node));
     if (machine_.isolated || launch.workload.program != "host") continue;
-    return fail(ErrorCode::failed_precondition,
+    return fail(ErrorCode::unsupported,
                 "image '" + launch.workload.image +
                     "' runs a program of its own, for which this machine's namespaces "
                     "are needed: " +
@@ -200,7 +201,7 @@ Result<std::optional<Starting>> LocalEngine::Impl::start(const domain::NodeLaunc
     spawn_it();
   }
   if (!runner) return tl::unexpected(std::move(runner).error());
-  return Starting{.id = launch.id, .folder = folder, .runner = *std::move(runner)};
+  return Starting{.id = launch.id, .node = launch.node, .folder = folder, .runner = *std::move(runner)};
 }
 
 Result<void> LocalEngine::Impl::await(std::vector<Starting>& started) {
@@ -241,7 +242,7 @@ Result<void> LocalEngine::Impl::launch(const domain::GangLaunch& gang) {
     undo(started);
     return done;
   }
-  for (auto& rank : started) watcher_.add(rank.id, std::move(rank.process));
+  for (auto& rank : started) watcher_.add(rank.id, rank.node, std::move(rank.process));
   return {};
 }
 

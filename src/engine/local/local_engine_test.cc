@@ -227,7 +227,7 @@ TEST(LocalEngine, WithoutNamespacesOnlyBuiltInProgramsRun) {
   auto gang = world.gang(kAttempt, 2, {"orphan", world.scratch("lock")});
   const auto refused = world.engine().launch(gang);
   ASSERT_FALSE(refused.has_value());
-  EXPECT_EQ(refused.error().code, ErrorCode::failed_precondition);
+  EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
   EXPECT_NE(refused.error().message.find("namespaces"), std::string::npos) << refused.error().message;
   gang.nodes.pop_back();
   gang.runner_tokens.pop_back();

@@ -12,6 +12,7 @@
 
 #include "base/assert.h"
 #include "engine/local/spawn.h"
+#include "wire/runner/messages.h"
 
 namespace muster::engine::local {
 
@@ -32,6 +33,14 @@ std::string reap(const UniqueFd& process) {
   if (::waitid(P_PIDFD, static_cast<id_t>(process.get()), &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0)
     return {};
   return (info.si_code == CLD_EXITED ? "exit " : "signal ") + std::to_string(info.si_status);
+}
+
+// Of a launch file that cannot be read: none.
+domain::NodeName read_node(const std::string& folder) {
+  const auto text = read_file(folder + "/launch.json");
+  if (!text) return {};
+  const auto launch = wire::decode_node_launch(*text);
+  return launch ? launch->node : domain::NodeName();
 }
 
 std::string sentence(const std::string& end) {
@@ -82,6 +91,7 @@ void Watcher::adopt() {
       continue;
     }
     Entry entry;
+    entry.node = read_node(path);
     entry.end = read_exit(path);
     entry.shipped = entry.end == "exit 0" || ::access((path + "/drained").c_str(), F_OK) == 0;
     if (!alive && entry.shipped) {
@@ -105,10 +115,11 @@ void Watcher::start(std::function<void(const ports::NodeExit&)> handler) {
   thread_ = std::jthread([this](const std::stop_token& stop) { loop(stop); });
 }
 
-void Watcher::add(const domain::LaunchId& id, UniqueFd process) {
+void Watcher::add(const domain::LaunchId& id, domain::NodeName node, UniqueFd process) {
   {
     const std::lock_guard lock(mutex_);
     Entry entry;
+    entry.node = std::move(node);
     entry.process = std::move(process);
     entry.child = true;
     entry.seen = true;
@@ -147,7 +158,9 @@ Result<void> Watcher::stop(const domain::LaunchId& id, Millis grace) {
 std::vector<domain::Observation> Watcher::observe() const {
   const std::lock_guard lock(mutex_);
   std::vector<domain::Observation> out;
-  for (const auto& [id, entry] : entries_) out.push_back({.id = id, .alive = entry.state != State::ended});
+  for (const auto& [id, entry] : entries_) {
+    out.push_back({.id = id, .node = entry.node, .alive = entry.state != State::ended});
+  }
   return out;
 }
 

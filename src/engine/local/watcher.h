@@ -5,8 +5,7 @@
 //
 // running   its process lives
 // ending    the process is gone (or, after adopt(), not known yet), but the lock may still be held: the last
-// of
-//           its node are going
+//           of its node are going
 // draining  `muster-runner drain` ships what it left
 // ended     known until forget()
 //
@@ -48,7 +47,7 @@ class Watcher {
   void adopt();
   void start(std::function<void(const ports::NodeExit&)> handler);
 
-  void add(const domain::LaunchId& id, UniqueFd process);  // a child of this process
+  void add(const domain::LaunchId& id, domain::NodeName node, UniqueFd process);  // a child of this process
   bool knows(const domain::LaunchId& id) const;
   Result<void> stop(const domain::LaunchId& id, Millis grace);
   std::vector<domain::Observation> observe() const;
@@ -62,6 +61,7 @@ class Watcher {
   enum class State { running, ending, draining, ended };
   struct Entry {
     State state = State::running;
+    domain::NodeName node;      // that the launch holds until forget()
     UniqueFd process;           // pidfd of the runner, then of the drain
     bool child = false;         // ours to reap
     bool seen = false;          // its process was known to us
