@@ -11,7 +11,7 @@
 #
 # muster_program(NAME SRCS main.cc DEPS ... [LIBS ...] [QUICK_START]) makes bin/NAME and adds it to the target
 # `programs`. QUICK_START: for one that starts often. What it uses of the outside libraries named by
-# muster_outside_library() is linked in, so that the loader has little to do (docs/adr/0035-quick-starts.md).
+# muster_outside_library() is linked in, so that the loader has little to do (docs/adr/0036-quick-starts.md).
 # muster_test(NAME SRCS ... DEPS ... [LIBS ...] [WHOLE] [SERIAL]) makes a gtest executable outside src/.
 
 file(STRINGS ${CMAKE_SOURCE_DIR}/cmake/layers.txt MUSTER_LAYER_LINES REGEX "^[a-z]")
