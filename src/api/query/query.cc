@@ -16,6 +16,12 @@ using Form = std::map<std::string, std::string>;
 constexpr const char* kStsNamespace = "https://sts.amazonaws.com/doc/2011-06-15/";
 constexpr const char* kIamNamespace = "https://iam.amazonaws.com/doc/2010-05-08/";
 
+// SimulatePrincipalPolicy answers each action on each resource: what is bounded is the product, and the names
+// as IAM bounds them.
+constexpr std::size_t kSimulatedMax = 10'000;
+constexpr std::size_t kActionNameMax = 128;
+constexpr std::size_t kResourceNameMax = 2'048;
+
 void add_text(pugi::xml_node parent, const char* name, std::string_view text) {
   parent.append_child(name).text().set(std::string(text).c_str());
 }
@@ -80,6 +86,17 @@ ApiResult<void> get_role(const Form& form, const Caller& caller, pugi::xml_node 
   return {};
 }
 
+ApiResult<void> check_lengths(const std::string& list, const std::vector<std::string>& names,
+                              std::size_t bytes_max) {
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (names[i].size() <= bytes_max) continue;
+    return refuse("ValidationError", list + ".member." + std::to_string(i + 1) + " has " +
+                                         std::to_string(names[i].size()) + " characters, at most " +
+                                         std::to_string(bytes_max) + " are allowed");
+  }
+  return {};
+}
+
 ApiResult<void> simulate(const Form& form, const Caller&, pugi::xml_node result) {
   const auto actions = members(form, "ActionNames");
   if (value(form, "PolicySourceArn").empty())
@@ -87,6 +104,14 @@ ApiResult<void> simulate(const Form& form, const Caller&, pugi::xml_node result)
   if (actions.empty()) return refuse("ValidationError", "ActionNames is required and missing");
   auto resources = members(form, "ResourceArns");
   if (resources.empty()) resources.emplace_back("*");
+  if (actions.size() > kSimulatedMax / resources.size()) {
+    return refuse("ValidationError", "ActionNames has " + std::to_string(actions.size()) +
+                                         " members and ResourceArns " + std::to_string(resources.size()) +
+                                         "; at most " + std::to_string(kSimulatedMax) +
+                                         " pairs are simulated at once: send fewer in each request");
+  }
+  MUSTER_CHECK(check_lengths("ActionNames", actions, kActionNameMax));
+  MUSTER_CHECK(check_lengths("ResourceArns", resources, kResourceNameMax));
   add_text(result, "IsTruncated", "false");
   auto list = result.append_child("EvaluationResults");
   for (const auto& action : actions) {

@@ -56,6 +56,29 @@ TEST(Iam, SimulationAllowsEachActionOnEachResource) {
   EXPECT_EQ(run_iam("Action=SimulatePrincipalPolicy", kCaller).status, 400);
 }
 
+std::string simulation(int actions, int resources) {
+  std::string form = "Action=SimulatePrincipalPolicy&PolicySourceArn=r";
+  for (int i = 1; i <= actions; ++i) form += "&ActionNames.member." + std::to_string(i) + "=s3:Get";
+  for (int i = 1; i <= resources; ++i) form += "&ResourceArns.member." + std::to_string(i) + "=a";
+  return form;
+}
+
+TEST(Iam, SimulationsAreBounded) {
+  EXPECT_EQ(run_iam(simulation(100, 100), kCaller).status, 200);
+  const auto many = run_iam(simulation(101, 100), kCaller);
+  EXPECT_EQ(many.status, 400);
+  EXPECT_THAT(body(many), HasSubstr("<Code>ValidationError</Code>"));
+  EXPECT_THAT(body(many), HasSubstr("ActionNames has 101 members and ResourceArns 100; at most 10000 pairs"));
+  EXPECT_EQ(run_iam(simulation(1, 10'001), kCaller).status, 400);
+  // One long name on many others would be as large an answer.
+  const auto long_name =
+      run_iam(simulation(1, 10) + "&ActionNames.member.2=" + std::string(129, 'a'), kCaller);
+  EXPECT_EQ(long_name.status, 400);
+  EXPECT_THAT(body(long_name), HasSubstr("ActionNames.member.2 has 129 characters, at most 128"));
+  EXPECT_EQ(run_iam(simulation(2, 1) + "&ResourceArns.member.2=" + std::string(2'049, 'a'), kCaller).status,
+            400);
+}
+
 TEST(Query, UnknownActionsNameTheKnownOnes) {
   const auto answer = run_iam("Action=DeleteRole<", kCaller);
   EXPECT_EQ(answer.status, 400);
