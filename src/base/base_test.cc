@@ -44,6 +44,19 @@ TEST(Text, Utf8) {
             "b");
 }
 
+TEST(Text, ClipsByCharacters) {
+  EXPECT_EQ(clip_characters("abcdef", 6), "abcdef");
+  EXPECT_EQ(clip_characters("abcdefg", 6), "abcdef");
+  EXPECT_EQ(clip_characters("abcdef", 6, "..."), "abcdef");
+  EXPECT_EQ(clip_characters("abcdefg", 6, "..."), "abc...");
+  EXPECT_EQ(clip_characters("abcdefg", 3, "..."), "...");
+  EXPECT_EQ(clip_characters("é漢😀é", 3), "é漢😀");
+  EXPECT_EQ(clip_characters("é漢😀é", 3, "."), "é漢.");
+  EXPECT_EQ(clip_characters("a\xff\xe6\xbc", 3), "a\xef\xbf\xbd\xef\xbf\xbd");
+  EXPECT_EQ(clip_characters("", 0), "");
+  EXPECT_EQ(clip_characters("a", 0), "");
+}
+
 TEST(Text, ParseIntRefusesRestAndOverflow) {
   EXPECT_EQ(parse_int("-12"), -12);
   EXPECT_EQ(parse_int("12x"), std::nullopt);

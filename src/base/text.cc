@@ -194,4 +194,21 @@ std::string to_utf8_lossy(std::string_view bytes) {
   return out;
 }
 
+std::string clip_characters(std::string_view text, std::size_t characters, std::string_view ending) {
+  constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+  std::string out;
+  std::size_t short_end = 0;  // where there is room for `ending`
+  for (std::size_t seen = 0; !text.empty(); ++seen) {
+    if (seen + ending.size() == characters) short_end = out.size();
+    if (seen == characters) {
+      out.resize(short_end);
+      return out.append(ending);
+    }
+    const auto length = utf8_sequence(text);
+    out += length == 0 ? kReplacement : text.substr(0, length);
+    text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return out;
+}
+
 }  // namespace muster

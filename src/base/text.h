@@ -33,5 +33,8 @@ std::optional<std::string> percent_decode(std::string_view text);
 bool is_utf8(std::string_view text);
 // Invalid sequences become U+FFFD.
 std::string to_utf8_lossy(std::string_view bytes);
+// At most `characters` of UTF-8 text; invalid sequences become U+FFFD. Longer text is cut so that it fits
+// with `ending` (ASCII, not longer than `characters`) behind it.
+std::string clip_characters(std::string_view text, std::size_t characters, std::string_view ending = "");
 
 }  // namespace muster

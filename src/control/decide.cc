@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/text.h"
 #include "control/control.h"
 #include "control/detail/edit.h"
 
@@ -164,8 +165,8 @@ struct Decide {
     edit.job.modified = now;
     if (report.exit) {
       rank.exit = report.exit;
-      rank.exit->reason = detail::clip(rank.exit->reason, domain::kReasonMax);
-      rank.exit->message = detail::clip(rank.exit->message, domain::kReasonMax);
+      rank.exit->reason = clip_characters(rank.exit->reason, domain::kReasonMax, "...");
+      rank.exit->message = clip_characters(rank.exit->message, domain::kReasonMax, "...");
       take_exit(edit, report);
     }
     edit.settle();

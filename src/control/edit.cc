@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/text.h"
+
 namespace muster::control::detail {
 
 using domain::Cause;
@@ -29,8 +31,8 @@ Edit::Edit(const State& from, domain::JobId id, Time at) : state(from), now(at),
 void Edit::enter(Phase phase, std::string message) {
   job.phase = phase;
   job.modified = now;
-  job.history.push_back(
-      {now, phase, job.stop.has_value(), std::max(job.attempts, 1), clip(message, kMessageMax)});
+  job.history.push_back({now, phase, job.stop.has_value(), std::max(job.attempts, 1),
+                         clip_characters(message, kMessageMax, "...")});
 }
 
 void Edit::stop(Cause cause, Millis grace, std::string reason, std::optional<int> exit_code,
@@ -38,10 +40,10 @@ void Edit::stop(Cause cause, Millis grace, std::string reason, std::optional<int
   if (job.stop) {
     if (cause != Cause::user || job.stop->cause == Cause::user || job.stop->cause == Cause::limit) return;
     job.stop->cause = Cause::user;
-    job.stop->reason = clip(reason, domain::kReasonMax);
+    job.stop->reason = clip_characters(reason, domain::kReasonMax, "...");
   } else {
-    job.stop =
-        domain::Stop{cause, now, std::min(grace, job.grace), clip(reason, domain::kReasonMax), exit_code};
+    job.stop = domain::Stop{cause, now, std::min(grace, job.grace),
+                            clip_characters(reason, domain::kReasonMax, "..."), exit_code};
   }
   enter(job.phase, message);
 }
@@ -60,8 +62,8 @@ void Edit::lose(std::size_t rank, const std::string& why) {
 }
 
 void Edit::end(domain::End how, std::string message) {
-  how.reason = clip(how.reason, domain::kReasonMax);
-  how.exit_message = clip(how.exit_message, domain::kReasonMax);
+  how.reason = clip_characters(how.reason, domain::kReasonMax, "...");
+  how.exit_message = clip_characters(how.exit_message, domain::kReasonMax, "...");
   job.end = std::move(how);
   job.ended = now;
   if (attempt) erase_attempt_ = attempt->id;
@@ -182,18 +184,6 @@ std::string failure_of(const domain::RankExit& exit) {
   if (!exit.exit_code) return "ended before its command ran";
   if (*exit.exit_code != 0) return "exit code " + std::to_string(*exit.exit_code);
   return {};
-}
-
-std::string clip(std::string_view text, std::size_t characters) {
-  std::size_t seen = 0;
-  std::size_t short_end = 0;  // where text of characters-3 ends
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if ((static_cast<unsigned char>(text[i]) & 0xC0) == 0x80) continue;  // inside a character
-    if (seen == characters - 3) short_end = i;
-    if (seen == characters) return std::string(text.substr(0, short_end)) + "...";
-    ++seen;
-  }
-  return std::string(text);
 }
 
 scheduler::Snapshot snapshot(const State& state) {

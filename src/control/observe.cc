@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/text.h"
 #include "control/control.h"
 #include "control/detail/edit.h"
 
@@ -86,7 +87,7 @@ struct Observe {
     const auto known = current(state, launch);
     if (!known && !state.seen.contains(launch)) return;  // a stranger leaves no trace
     touch(launch);
-    if (!message.empty()) state.guards[launch].message = detail::clip(message, 256);
+    if (!message.empty()) state.guards[launch].message = clip_characters(message, 256, "...");
     if (known && !detail::is_over(known->rank->phase)) {
       state.seen.emplace(launch, Seen{known->rank->node, true});
     }

@@ -1,6 +1,7 @@
 #include "api/sagemaker/status.h"
 
 #include "base/assert.h"
+#include "base/text.h"
 
 namespace muster::api::sagemaker {
 
@@ -109,9 +110,9 @@ std::string failure_reason(const Job& job) {
   if (reason.rfind(kind, 0) != 0) reason = std::string(kind) + reason;
   if (program && job.end->exit_code && reason.find("exit code") == std::string::npos) {
     const auto code = ", exit code: " + std::to_string(*job.end->exit_code);
-    reason = reason.substr(0, domain::kReasonMax - code.size()) + code;
+    return clip_characters(reason, domain::kReasonMax - code.size()) + code;
   }
-  return reason.substr(0, domain::kReasonMax);
+  return clip_characters(reason, domain::kReasonMax);
 }
 
 }  // namespace muster::api::sagemaker

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "api/sagemaker/images.h"
+#include "base/text.h"
 
 namespace muster::api::sagemaker {
 namespace {
@@ -115,6 +116,14 @@ TEST(FailureReason, NamesWhoFailedAndFits) {
   EXPECT_EQ(failure_reason(job), "AlgorithmError: algo-2: boom, exit code: 3");
   job.end->reason = std::string(3000, 'x');
   EXPECT_EQ(failure_reason(job).size(), domain::kReasonMax);
+  // The limit counts characters; none is cut in two.
+  job.end->reason.clear();
+  for (int i = 0; i < 2000; ++i) job.end->reason += "é";
+  const auto wide = failure_reason(job);
+  EXPECT_TRUE(is_utf8(wide));
+  EXPECT_TRUE(wide.ends_with("é, exit code: 3"));
+  constexpr std::size_t kAscii = 16 + 14;  // "AlgorithmError: ", ", exit code: 3"
+  EXPECT_EQ(wide.size(), kAscii + 2 * (domain::kReasonMax - kAscii));
   job.end = End{.outcome = Outcome::failed, .cause = Cause::infrastructure, .reason = "node-1 was lost"};
   EXPECT_EQ(failure_reason(job), "InternalServerError: node-1 was lost");
 }

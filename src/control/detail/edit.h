@@ -48,9 +48,6 @@ inline bool has_exited(domain::RankPhase phase) { return phase >= domain::RankPh
 // Empty when the work of the rank went well.
 std::string failure_of(const domain::RankExit& exit);
 
-// At most `characters` of UTF-8 text, ending in "..." when it was longer.
-std::string clip(std::string_view text, std::size_t characters);
-
 // The nodes with their holders, and the first waiting gangs in order.
 scheduler::Snapshot snapshot(const State& state);
 std::vector<scheduler::Gang> queue(const State& state, std::size_t gangs_max);

@@ -15,18 +15,6 @@ using domain::Cause;
 using domain::RankPhase;
 using domain::Target;
 
-// The first `count` characters of UTF-8 text.
-std::string first_characters(std::string_view bytes, std::size_t count) {
-  auto text = to_utf8_lossy(bytes);
-  std::size_t at = 0;
-  for (std::size_t seen = 0; at < text.size(); ++at) {
-    const bool begins = (static_cast<unsigned char>(text[at]) & 0xC0U) != 0x80U;
-    if (begins && seen++ == count) break;
-  }
-  text.resize(at);
-  return text;
-}
-
 std::string signal_name(int number) {
   const char* name = ::sigabbrev_np(number);
   return name == nullptr ? "signal " + std::to_string(number) : "SIG" + std::string(name);
@@ -48,7 +36,7 @@ std::string_view to_string(Timer timer) {
 
 std::string exit_reason(const input::Exited& exited) {
   if (exited.exit_code == 0) return {};
-  if (!trim(exited.failure_file).empty()) return first_characters(exited.failure_file, domain::kReasonMax);
+  if (!trim(exited.failure_file).empty()) return clip_characters(exited.failure_file, domain::kReasonMax);
   auto reason = exited.exit_code ? "exit code " + std::to_string(*exited.exit_code)
                                  : "killed by signal " + std::to_string(exited.signal) + " (" +
                                        signal_name(exited.signal) + ")";
@@ -137,7 +125,7 @@ void Core::on(const input::Exited& in) {
   if (exit.cause == Cause::limit) {
     exit.reason = "ran longer than the maximum run time of " + format_duration(config_.max_runtime);
   }
-  exit.message = first_characters(in.message_file, domain::kReasonMax);
+  exit.message = clip_characters(in.message_file, domain::kReasonMax);
   report(RankPhase::exited,
          in.exit_code ? "exit code " + std::to_string(*in.exit_code) : "killed by " + signal_name(in.signal));
   pursue();
@@ -151,7 +139,7 @@ void Core::on(const input::Uploaded& in) {
     if (!exit_) exit_.emplace();
     if (exit_->reason.empty()) {
       exit_->cause = in.failure->cause;
-      exit_->reason = first_characters(in.failure->reason, domain::kReasonMax);
+      exit_->reason = clip_characters(in.failure->reason, domain::kReasonMax);
     }
   }
   report(RankPhase::uploaded, in.failure ? in.failure->reason : in.message);
@@ -274,7 +262,7 @@ void Core::end_without_command(Cause cause, std::string reason) {
   step_ = Step::exited;
   auto& exit = exit_.emplace();
   exit.cause = cause;
-  exit.reason = first_characters(reason, domain::kReasonMax);
+  exit.reason = clip_characters(reason, domain::kReasonMax);
   if (!reason.empty()) actions_.emplace_back(action::Log{"muster: " + reason});
   report(RankPhase::exited, reason.empty() ? "stopped before the command ran" : reason);
 }
