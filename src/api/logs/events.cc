@@ -14,8 +14,12 @@ namespace {
 
 constexpr std::size_t kEventsMax = 10'000;
 constexpr std::size_t kPageBytes = 1 << 20;
-constexpr std::size_t kEventOverhead = 26;         // bytes CloudWatch counts an event beside its text
-constexpr std::size_t kReadAheadBytes = 64 << 10;  // of each stream that FilterLogEvents merges
+constexpr std::size_t kEventOverhead = 26;  // bytes CloudWatch counts an event beside its text
+// FilterLogEvents reads ahead in each stream that it merges: with few streams kAheadMost, with more of them a
+// share of kAheadTotal, but at least kAheadLeast, for the store reads blocks.
+constexpr std::size_t kAheadMost = 64 << 10;
+constexpr std::size_t kAheadLeast = 4 << 10;
+constexpr std::size_t kAheadTotal = 4 << 20;
 // FilterLogEvents answers a page, perhaps empty, with a token when it has looked at this much.
 constexpr std::size_t kExaminedBytes = 32 << 20;
 
@@ -83,97 +87,141 @@ std::optional<Place> place_of(std::string_view token) {
   return Place{{*time}, (*fields)[1], static_cast<std::uint64_t>(*sequence)};
 }
 
-// The events of one stream from a place on, read ahead a little.
+// The events of one stream from a place on, read ahead a little. Nothing is read before its time has come:
+// a group has a stream for each rank that ever ran.
 class Source {
  public:
-  Source(ports::LogStore& store, std::string group, std::string stream, ports::LogQuery query)
-      : store_(store), group_(std::move(group)), stream_(std::move(stream)), query_(query) {
-    query_.bytes_max = kReadAheadBytes;
-  }
+  // `due`: no event comes before.
+  Source(std::string stream, const ports::LogQuery& query, Time due)
+      : stream_(std::move(stream)), query_(query), due_(due) {}
 
-  // False when the stream is at its end, or was removed meanwhile.
-  Result<bool> ready() {
-    if (at_ < page_.events.size()) return true;
-    if (ended_) return false;
-    auto page = store_.read(group_, stream_, query_);
-    if (!page && page.error().code == ErrorCode::not_found) return false;
+  const std::string& stream() const { return stream_; }
+  Time due() const { return due_; }
+  bool open() const { return at_ < page_.events.size(); }
+
+  // Opens it; afterwards it is open unless the stream is at its end, or was removed meanwhile.
+  Result<void> read(ports::LogStore& store, const std::string& group, std::size_t bytes_max) {
+    query_.bytes_max = bytes_max;
+    auto page = store.read(group, stream_, query_);
+    if (!page && page.error().code == ErrorCode::not_found) return {};
     if (!page) return tl::unexpected(page.error());
     page_ = std::move(*page);
     at_ = 0;
     query_.sequence = page_.forward_sequence;
-    ended_ = page_.events.empty();
-    return !ended_;
+    if (open()) due_ = event().time;
+    return {};
   }
-  const std::string& stream() const { return stream_; }
-  // Precondition of both: ready().
+  // Precondition of both: open().
   const ports::LogEvent& event() const { return page_.events[at_]; }
-  void advance() { ++at_; }
+  void advance() {
+    ++at_;
+    if (open()) {
+      due_ = event().time;
+    } else {
+      page_ = {};
+    }
+  }
 
  private:
-  ports::LogStore& store_;
-  const std::string group_;
-  const std::string stream_;
+  std::string stream_;
   ports::LogQuery query_;
+  Time due_;
   ports::LogPage page_;
   std::size_t at_ = 0;
-  bool ended_ = false;
 };
 
-struct Later {  // for a queue with the earliest on top
-  bool operator()(const Source* a, const Source* b) const {
-    if (a->event().time != b->event().time) return a->event().time > b->event().time;
-    return a->stream() > b->stream();
+// Many sources in the order (time, stream, sequence).
+class Merge {
+ public:
+  Merge(ports::LogStore& store, const std::string& group, std::vector<Source>& sources)
+      : store_(store), group_(group) {
+    for (auto& source : sources) next_.push(&source);
   }
+
+  // The source with the next event; nullptr: there is none.
+  Result<const Source*> top() {
+    while (!next_.empty() && !next_.top()->open()) {
+      auto* source = next_.top();
+      next_.pop();
+      const auto share = std::clamp(kAheadTotal / (open_ + 1), kAheadLeast, kAheadMost);
+      MUSTER_CHECK(source->read(store_, group_, share));
+      if (!source->open()) continue;
+      ++open_;
+      next_.push(source);
+    }
+    return next_.empty() ? nullptr : next_.top();
+  }
+  // Precondition: top() was not nullptr.
+  void advance() {
+    auto* source = next_.top();
+    next_.pop();
+    source->advance();
+    if (!source->open()) --open_;
+    next_.push(source);
+  }
+
+ private:
+  struct Later {  // for a queue with the earliest on top; one that is not open may have an event that is
+                  // first
+    bool operator()(const Source* a, const Source* b) const {
+      if (a->due() != b->due()) return a->due() > b->due();
+      if (a->open() != b->open()) return a->open();
+      return a->stream() > b->stream();
+    }
+  };
+  ports::LogStore& store_;
+  const std::string& group_;
+  std::priority_queue<Source*, std::vector<Source*>, Later> next_;
+  std::size_t open_ = 0;
 };
 
-// The streams that the request names, and that can hold events from `start` on.
-ApiResult<std::vector<std::string>> streams_of(ports::LogStore& store, const std::string& group,
-                                               const Object& request, std::optional<Time> start) {
+// The streams that the request names and that have events.
+ApiResult<std::vector<ports::LogStream>> streams_of(ports::LogStore& store, const std::string& group,
+                                                    const Object& request) {
   const auto prefix = json::opt_string(request, "logStreamNamePrefix");
   const auto* names = json::opt_array(request, "logStreamNames");
   if (prefix && names != nullptr)
     return invalid("logStreamNamePrefix and logStreamNames cannot be given together");
-  std::vector<std::string> out;
-  const auto add = [&](const std::vector<ports::LogStream>& streams) {
-    for (const auto& stream : streams) {
-      if (stream.last_event && (!start || *stream.last_event >= *start)) out.push_back(stream.name);
-    }
-  };
+  std::vector<ports::LogStream> out;
   if (names == nullptr) {
-    const auto streams = store.streams(group, prefix.value_or(""));
+    auto streams = store.streams(group, prefix.value_or(""));
     if (!streams) return translate(streams.error());
-    add(*streams);
-    return out;
-  }
-  for (const auto& name : json::string_list(*names)) {
-    auto streams = store.streams(group, name);
-    if (!streams) return translate(streams.error());
-    std::erase_if(*streams, [&](const auto& stream) { return stream.name != name; });
-    if (streams->empty()) {
-      return refuse("ResourceNotFoundException", "The specified log stream does not exist: " + name);
+    out = std::move(*streams);
+  } else {
+    auto list = json::string_list(*names);
+    std::sort(list.begin(), list.end());
+    list.erase(std::unique(list.begin(), list.end()), list.end());
+    for (const auto& name : list) {
+      auto streams = store.streams(group, name);
+      if (!streams) return translate(streams.error());
+      std::erase_if(*streams, [&](const auto& stream) { return stream.name != name; });
+      if (streams->empty()) {
+        return refuse("ResourceNotFoundException", "The specified log stream does not exist: " + name);
+      }
+      out.push_back(std::move(streams->front()));
     }
-    add(*streams);
   }
-  std::sort(out.begin(), out.end());
-  out.erase(std::unique(out.begin(), out.end()), out.end());
+  std::erase_if(out, [](const auto& stream) { return !stream.first_event || !stream.last_event; });
   return out;
 }
 
-std::vector<std::unique_ptr<Source>> sources_of(ports::LogStore& store, const std::string& group,
-                                                const std::vector<std::string>& streams,
-                                                const Object& request, const std::optional<Place>& place) {
-  std::vector<std::unique_ptr<Source>> out;
+// Without those that cannot have an event between `place` and the request's times.
+std::vector<Source> sources_of(const std::vector<ports::LogStream>& streams, const Object& request,
+                               const std::optional<Place>& place) {
+  std::vector<Source> out;
   for (const auto& stream : streams) {
     ports::LogQuery query;
     query.start = opt_time(request, "startTime");
     // endTime is inclusive here, unlike in GetLogEvents.
     if (const auto end = opt_time(request, "endTime")) query.end = *end + Millis{1};
     if (place) {
-      const auto from = stream < place->stream ? place->time + Millis{1} : place->time;
+      const auto from = stream.name < place->stream ? place->time + Millis{1} : place->time;
       query.start = std::max(query.start.value_or(from), from);
-      if (stream == place->stream) query.sequence = place->sequence + 1;
+      if (stream.name == place->stream) query.sequence = place->sequence + 1;
     }
-    out.push_back(std::make_unique<Source>(store, group, stream, query));
+    const auto due = std::max(*stream.first_event, query.start.value_or(*stream.first_event));
+    if (*stream.last_event < due || (query.end && due >= *query.end)) continue;
+    out.emplace_back(stream.name, query, due);
   }
   return out;
 }
@@ -197,45 +245,39 @@ ApiResult<Object> filter_log_events(ports::LogStore& store, const Object& reques
     place = place_of(*token);
     if (!place) return bad_token();
   }
-  const auto streams = streams_of(store, *group, request, opt_time(request, "startTime"));
+  const auto streams = streams_of(store, *group, request);
   if (!streams) return tl::unexpected(streams.error());
-  const auto sources = sources_of(store, *group, *streams, request, place);
-
-  std::priority_queue<Source*, std::vector<Source*>, Later> next;
-  const auto queue_up = [&](Source& source) -> Result<void> {
-    MUSTER_TRY(const bool ready, source.ready());
-    if (ready) next.push(&source);
-    return {};
-  };
-  for (const auto& source : sources) {
-    if (const auto queued = queue_up(*source); !queued) return translate(queued.error());
-  }
+  auto sources = sources_of(*streams, request, place);
+  Merge merge(store, *group, sources);
   const auto limit = limit_of(request);
   json::Array events;
   std::size_t bytes = 0;
   std::size_t examined = 0;
-  while (!next.empty() && events.size() < limit && bytes < kPageBytes && examined < kExaminedBytes) {
-    Source& source = *next.top();
-    next.pop();
-    const auto& event = source.event();
-    place = Place{event.time, source.stream(), event.sequence};
+  bool more = false;
+  for (;;) {
+    const auto source = merge.top();
+    if (!source) return translate(source.error());
+    more = *source != nullptr;
+    if (!more || events.size() >= limit || bytes >= kPageBytes || examined >= kExaminedBytes) break;
+    const auto& stream = (*source)->stream();
+    const auto& event = (*source)->event();
+    place = Place{event.time, stream, event.sequence};
     const auto cost = event.text.size() + kEventOverhead;
     examined += cost;
     if (pattern->matches(event.text)) {
       bytes += cost;
-      events.push_back(Object{{"logStreamName", source.stream()},
+      events.push_back(Object{{"logStreamName", stream},
                               {"timestamp", event.time.unix_ms},
                               {"message", to_utf8_lossy(event.text)},
                               {"ingestionTime", event.ingested.unix_ms},
-                              {"eventId", event_id(*group, source.stream(), event.sequence)}});
+                              {"eventId", event_id(*group, stream, event.sequence)}});
     }
-    source.advance();
-    if (const auto queued = queue_up(source); !queued) return translate(queued.error());
+    merge.advance();
   }
   Object answer;
   answer["events"] = std::move(events);
   answer["searchedLogStreams"] = json::Array();
-  if (!next.empty()) answer["nextToken"] = token_of(*place);
+  if (more) answer["nextToken"] = token_of(*place);
   return answer;
 }
 

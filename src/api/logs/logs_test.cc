@@ -368,6 +368,84 @@ TEST_F(Logs, FilterPagesEqualOneSortedList) {
   }
 }
 
+// A store that tells what was read.
+class CountingStore final : public ports::LogStore {
+ public:
+  explicit CountingStore(ports::LogStore& store) : store_(store) {}
+  std::set<std::string, std::less<>> streams_read;
+  std::size_t bytes_read = 0;
+
+  Result<void> create(std::string_view group, std::string_view stream, Time now) override {
+    return store_.create(group, stream, now);
+  }
+  Result<std::uint64_t> append(std::string_view group, std::string_view stream,
+                               std::optional<std::uint64_t> first, std::span<const ports::LogLine> lines,
+                               Time now) override {
+    return store_.append(group, stream, first, lines, now);
+  }
+  Result<std::vector<ports::LogGroup>> groups(std::string_view prefix) override {
+    return store_.groups(prefix);
+  }
+  Result<std::vector<ports::LogStream>> streams(std::string_view group, std::string_view prefix) override {
+    return store_.streams(group, prefix);
+  }
+  Result<ports::LogPage> read(std::string_view group, std::string_view stream,
+                              const ports::LogQuery& query) override {
+    auto page = store_.read(group, stream, query);
+    streams_read.emplace(stream);
+    for (const auto& event : page->events) bytes_read += event.text.size();
+    return page;
+  }
+  Result<void> remove(std::string_view group, std::string_view stream) override {
+    return store_.remove(group, stream);
+  }
+
+ private:
+  ports::LogStore& store_;
+};
+
+std::string filter_request(int limit, const std::string& more = "") {
+  return R"({"logGroupName": ")" + std::string(kGroup) + R"(", "limit": )" + std::to_string(limit) + more +
+         "}";
+}
+
+TEST_F(Logs, FilterReadsAStreamWhenItsTimeHasCome) {
+  for (int i = 0; i < 200; ++i) {
+    put("job-" + std::to_string(i), {{10 * i, std::to_string(i)}, {10 * i + 5, "end"}});
+  }
+  CountingStore counting(*store_);
+  operations_ = operations(counting, model_);
+  const auto first = ok("FilterLogEvents", filter_request(3));
+  EXPECT_THAT(messages(first), ElementsAre("0", "end", "1"));
+  EXPECT_LE(counting.streams_read.size(), 3U);
+  // Nor those that ended before the page.
+  counting.streams_read.clear();
+  const auto late = ok("FilterLogEvents", filter_request(2, R"(, "startTime": 1505, "endTime": 1510)"));
+  EXPECT_THAT(messages(late), ElementsAre("end", "151"));
+  EXPECT_THAT(counting.streams_read, ElementsAre("job-150", "job-151"));
+  auto token = *json::opt_string(first, "nextToken");
+  counting.streams_read.clear();
+  const auto second = ok("FilterLogEvents", filter_request(2, R"(, "nextToken": ")" + token + "\""));
+  EXPECT_THAT(messages(second), ElementsAre("end", "2"));
+  EXPECT_EQ(counting.streams_read.count("job-0"), 0U);
+  EXPECT_LE(counting.streams_read.size(), 3U);
+}
+
+TEST_F(Logs, FilterReadsAheadLessInMoreStreams) {
+  const std::vector<ports::LogLine> lines(64, {Time{7}, std::string(1000, 'x')});
+  for (int i = 0; i < 600; ++i) {
+    const auto stream = "job/algo-" + std::to_string(i);
+    ASSERT_TRUE(store_->create(kGroup, stream, Time{1}));
+    ASSERT_TRUE(store_->append(kGroup, stream, std::nullopt, lines, Time{8}));
+  }
+  CountingStore counting(*store_);
+  operations_ = operations(counting, model_);
+  const auto page = ok("FilterLogEvents", filter_request(100));
+  EXPECT_EQ(messages(page).size(), 100U);
+  EXPECT_EQ(counting.streams_read.size(), 600U);  // all are due
+  EXPECT_LE(counting.bytes_read, 16U << 20);      // of 38 MB
+}
+
 TEST_F(Logs, FilterStopsAtOneMegabyte) {
   ASSERT_TRUE(store_->create(kGroup, "s", Time{1}));
   const std::vector<ports::LogLine> lines(40, {Time{1}, std::string(100'000, 'x')});
