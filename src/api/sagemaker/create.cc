@@ -1,5 +1,7 @@
 // What CreateTrainingJob and CreateProcessingJob have in common: members of the same meaning under other
 // names.
+#include <algorithm>
+
 #include "api/sagemaker/detail.h"
 #include "base/text.h"
 
@@ -7,6 +9,7 @@ namespace muster::api::sagemaker::detail {
 namespace {
 
 constexpr std::int64_t kMaxRuntimeDefault = 86'400;  // seconds
+constexpr std::int64_t kInstancesMost = 10'000;
 
 bool below_opt_ml(std::string_view path) {
   if (path.rfind("/opt/ml/", 0) != 0) return false;
@@ -44,9 +47,13 @@ control::SubmitJob begin_job(domain::JobKind kind, const std::string& name, cons
 
 void read_nodes(const Context& context, const json::Object& resources, const std::string& path,
                 control::SubmitJob& command, Problems& problems) {
-  command.nodes = static_cast<int>(json::opt_int(resources, "InstanceCount").value_or(0));
-  problems.add_if(command.nodes < 1,
-                  path + ".InstanceCount is " + std::to_string(command.nodes) + ", at least 1 is needed");
+  const auto count = json::opt_int(resources, "InstanceCount").value_or(0);
+  const auto is = path + ".InstanceCount is " + std::to_string(count);
+  problems.add_if(count < 1, is + ", at least 1 is needed");
+  problems.add_if(count > kInstancesMost,
+                  is + ", at most " + std::to_string(kInstancesMost) + " are allowed");
+  command.nodes = static_cast<int>(std::clamp<std::int64_t>(count, 0, kInstancesMost));
+  refuse_kms_key(resources, path, "VolumeKmsKeyId", problems);
   auto& type = command.workload.instance_type;
   type = json::opt_string(resources, "InstanceType").value_or("");
   if (type.empty()) {
@@ -77,6 +84,29 @@ void read_s3_source(const Context& context, const json::Object& s3, const std::s
   if (json::opt_string(s3, "S3DataDistributionType").value_or("") == "ShardedByS3Key") {
     channel.distribution = domain::Distribution::sharded_by_s3_key;
   }
+}
+
+void refuse_network(const json::Object& network, const std::string& path, Problems& problems) {
+  problems.add_if(json::opt_bool(network, "EnableNetworkIsolation").value_or(false),
+                  path +
+                      "EnableNetworkIsolation cannot be enforced: local nodes share the machine's network; "
+                      "use false");
+  problems.add_if(json::opt_bool(network, "EnableInterContainerTrafficEncryption").value_or(false),
+                  path +
+                      "EnableInterContainerTrafficEncryption cannot be enforced: what nodes send each other "
+                      "is not encrypted by this version; use false");
+  problems.add_if(network.contains("VpcConfig"),
+                  path +
+                      "VpcConfig cannot be enforced: there are no subnets and security groups here; leave "
+                      "it out");
+}
+
+void refuse_kms_key(const json::Object& object, const std::string& path, std::string_view name,
+                    Problems& problems) {
+  problems.add_if(!json::opt_string(object, name).value_or("").empty(),
+                  path + "." + std::string(name) +
+                      " cannot be used: this version encrypts nothing at rest; "
+                      "leave it out");
 }
 
 void check_file_mode(const std::string& member, const json::Object& object, std::string_view name,

@@ -64,6 +64,11 @@ void read_program(const Context& context, const json::Object& specification, con
                   const std::string& image_member, domain::Workload& workload, Problems& problems);
 void read_s3_source(const Context& context, const json::Object& s3, const std::string& path,
                     domain::Channel& channel, Problems& problems);
+// What is promised about the network, and cannot be kept here. `path` ends in a dot, or is empty.
+void refuse_network(const json::Object& network, const std::string& path, Problems& problems);
+// An empty key is none: some clients send "".
+void refuse_kms_key(const json::Object& object, const std::string& path, std::string_view name,
+                    Problems& problems);
 // `member` is the full name of object[name].
 void check_file_mode(const std::string& member, const json::Object& object, std::string_view name,
                      Problems& problems);

@@ -38,6 +38,7 @@ void add_inputs(const Context& context, const json::Object& request, domain::Wor
 void add_outputs(const Context& context, const json::Object& request, domain::Workload& workload,
                  Problems& problems) {
   const auto* config = json::opt_object(request, "ProcessingOutputConfig");
+  if (config != nullptr) refuse_kms_key(*config, "ProcessingOutputConfig", "KmsKeyId", problems);
   const auto* list = config == nullptr ? nullptr : json::opt_array(*config, "Outputs");
   if (list == nullptr) return;
   for (std::size_t i = 0; i < list->size(); ++i) {
@@ -87,10 +88,7 @@ ApiResult<json::Object> create(const Context& context, const json::Object& reque
     read_program(context, *app, "AppSpecification", "ImageUri", workload, problems);
   }
   if (const auto* network = json::opt_object(request, "NetworkConfig")) {
-    problems.add_if(
-        json::opt_bool(*network, "EnableNetworkIsolation").value_or(false),
-        "NetworkConfig.EnableNetworkIsolation cannot be enforced: local nodes share the machine's "
-        "network; use false");
+    refuse_network(*network, "NetworkConfig.", problems);
   }
   add_inputs(context, request, workload, problems);
   add_outputs(context, request, workload, problems);

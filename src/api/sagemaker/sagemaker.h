@@ -2,7 +2,14 @@
 //
 // Create, Describe, List and Stop of training and processing jobs, and ListTags. Each request is checked
 // against the table of constraints (api/model), then against what this service can do, and what it cannot do
-// is refused by name: nothing is accepted and silently ignored that would change what the job does.
+// is refused by name: nothing is accepted and silently ignored that would change what the job does, or whom
+// it is protected from (network isolation, traffic encryption, VPCs, KMS keys).
+//
+// Accepted without effect, because SDKs send it and a job's results do not hang on it: VolumeSizeInGB,
+// InstancePlacementConfig, TrainingPlanArn; EnableManagedSpotTraining and its MaxWaitTimeInSeconds (nothing
+// is interrupted, so jobs only wait for nodes, as long as that takes); MetricDefinitions, ProfilerConfig,
+// DebugHookConfig, their rules, TensorBoardOutputConfig, ExperimentConfig, RemoteDebugConfig,
+// InfraCheckConfig.
 //
 // Handlers block on the service; called from many threads.
 #pragma once

@@ -197,7 +197,19 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"https", "/OutputDataConfig/S3OutputPath", "\"https://b/x\"", "must begin with s3://"},
         Refusal{"warm_pool", "/ResourceConfig/KeepAlivePeriodInSeconds", "60",
                 "warm pools are not supported"},
-        Refusal{"isolation", "/EnableNetworkIsolation", "true", "cannot be enforced"},
+        Refusal{"isolation", "/EnableNetworkIsolation", "true", "EnableNetworkIsolation cannot be enforced"},
+        Refusal{"encryption", "/EnableInterContainerTrafficEncryption", "true",
+                "EnableInterContainerTrafficEncryption cannot be enforced"},
+        Refusal{"vpc", "/VpcConfig", R"({"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]})",
+                "VpcConfig cannot be enforced"},
+        Refusal{"output_key", "/OutputDataConfig/KmsKeyId", "\"alias/k\"",
+                "OutputDataConfig.KmsKeyId cannot be used"},
+        Refusal{"volume_key", "/ResourceConfig/VolumeKmsKeyId", "\"alias/k\"",
+                "ResourceConfig.VolumeKmsKeyId cannot be used"},
+        Refusal{"pending", "/StoppingCondition/MaxPendingTimeInSeconds", "3600",
+                "MaxPendingTimeInSeconds is not supported"},
+        Refusal{"many", "/ResourceConfig/InstanceCount", "4294967297",
+                "InstanceCount is 4294967297, at most 10000"},
         Refusal{"count", "/ResourceConfig/InstanceCount", "0", "at least 1 is needed"},
         Refusal{"runtime", "/StoppingCondition/MaxRuntimeInSeconds", "2419201", "at most 2419200"},
         Refusal{"dot_dot", "/InputDataConfig/0/ChannelName", "\"..\"", "may not be"},
@@ -222,6 +234,33 @@ INSTANTIATE_TEST_SUITE_P(
             {"S3DataType": "S3Prefix", "S3Uri": "s3://b/x"}}})",
                 "is used twice"}),
     [](const auto& test) { return test.param.name; });
+
+TEST_F(SageMaker, ProcessingRefusesWhatCannotBeKept) {
+  json::Value request = json::parse(kProcessing).value();
+  put(request, "/NetworkConfig",
+      json::parse(R"({"EnableInterContainerTrafficEncryption": true, "EnableNetworkIsolation": true,
+                      "VpcConfig": {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]}})")
+          .value());
+  put(request, "/ProcessingOutputConfig/KmsKeyId", "alias/k");
+  put(request, "/ProcessingResources/ClusterConfig/VolumeKmsKeyId", "alias/k");
+  const auto answer = call("CreateProcessingJob", request.as_object());
+  ASSERT_FALSE(answer);
+  const auto& said = answer.error().error.message;
+  for (const auto* member : {"NetworkConfig.EnableInterContainerTrafficEncryption cannot",
+                             "NetworkConfig.EnableNetworkIsolation cannot", "NetworkConfig.VpcConfig cannot",
+                             "ProcessingOutputConfig.KmsKeyId cannot",
+                             "ProcessingResources.ClusterConfig.VolumeKmsKeyId cannot"}) {
+    EXPECT_THAT(said, HasSubstr(member));
+  }
+}
+
+TEST_F(SageMaker, FlagsThatAreOffAndEmptyKeysAreFine) {
+  auto request = json::parse(kTraining).value();
+  put(request, "/EnableNetworkIsolation", false);
+  put(request, "/EnableInterContainerTrafficEncryption", false);
+  put(request, "/OutputDataConfig/KmsKeyId", "");
+  EXPECT_TRUE(call("CreateTrainingJob", request.as_object()));
+}
 
 TEST_F(SageMaker, ListPagesInOrderWithoutRepeating) {
   auto request = json::parse_object(kTraining).value();

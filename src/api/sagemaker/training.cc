@@ -68,6 +68,7 @@ void add_outputs(const Context& context, const json::Object& request, domain::Wo
   if (config == nullptr) return;
   const auto path = json::opt_string(*config, "S3OutputPath").value_or("");
   check_bucket(context, "OutputDataConfig.S3OutputPath", path, problems);
+  refuse_kms_key(*config, "OutputDataConfig", "KmsKeyId", problems);
   const bool archive = compressed(*config);
   const auto prefix = output_prefix(*config, workload.job_name);
   const auto add = [&](std::string name, std::string local) {
@@ -118,10 +119,14 @@ void refuse_unsupported(const json::Object& request, Problems& problems) {
         json::opt_int(*resources, "KeepAlivePeriodInSeconds").value_or(0) > 0,
         "ResourceConfig.KeepAlivePeriodInSeconds: warm pools are not supported by this version; use 0");
   }
+  refuse_network(request, "", problems);
+  const auto* condition = json::opt_object(request, "StoppingCondition");
   problems.add_if(
-      json::opt_bool(request, "EnableNetworkIsolation").value_or(false),
-      "EnableNetworkIsolation cannot be enforced: local nodes share the machine's network; use false");
-  for (const auto* name : {"ServerlessJobConfig", "SessionChainingConfig"}) {
+      condition != nullptr && condition->contains("MaxPendingTimeInSeconds"),
+      "StoppingCondition.MaxPendingTimeInSeconds is not supported by this version: jobs wait until "
+      "nodes are free or they are stopped; leave it out");
+  for (const auto* name :
+       {"ServerlessJobConfig", "SessionChainingConfig", "ModelPackageConfig", "MlflowConfig"}) {
     problems.add_if(request.contains(name), std::string(name) + " is not supported by this version");
   }
 }
