@@ -193,7 +193,9 @@ Result<void> serve(const Arguments& arguments) {
   MUSTER_TRY(auto keyring, api::Keyring::load(directory.master_key()));
   MUSTER_TRY(const auto store, store::open_sqlite(directory.state()));
   MUSTER_TRY(const auto objects, objectstore::open({.directory = directory.objects()}));
-  MUSTER_TRY(const auto logs, telemetry::open_log_store(directory.logs()));
+  MUSTER_TRY(const auto opened, telemetry::open_log_store(directory.logs()));
+  for (const auto& notice : opened.notices) spdlog::warn("damaged log: {}", notice);
+  const auto& logs = opened.store;
   MUSTER_TRY(const auto engine, engine::local::LocalEngine::create({.data_directory = directory.path(),
                                                                     .runner_program = runner_program(),
                                                                     .endpoint_url = url,

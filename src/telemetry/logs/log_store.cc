@@ -43,12 +43,57 @@ Result<void> check_name(std::string_view what, std::string_view name) {
                                                std::to_string(name.size()));
 }
 
+struct GroupRecord {
+  std::string name;
+  Time created;
+};
+
+// corrupt: the file is damaged.
+Result<GroupRecord> read_group_file(const std::string& path) {
+  MUSTER_TRY(const auto text, read_file(path));
+  const auto parsed = [&]() -> Result<GroupRecord> {
+    MUSTER_TRY(const auto object, json::parse_object(text));
+    MUSTER_TRY(auto name, json::get_string(object, "name"));
+    MUSTER_TRY(const auto created, json::get_int(object, "created"));
+    return GroupRecord{std::move(name), Time{created}};
+  }();
+  if (!parsed) return fail(ErrorCode::corrupt, path + ": " + parsed.error().message);
+  return parsed;
+}
+
+Result<void> write_group_file(const std::string& path, const GroupRecord& group) {
+  json::Object object;
+  object["name"] = group.name;
+  object["created"] = group.created.unix_ms;
+  return write_file_atomic(path, json::dump(object));
+}
+
+// The segments of a folder's streams in order, by prefix. Deletes what a crash has left unfinished.
+Result<std::map<std::string, std::vector<std::string>>> find_segments(const std::string& folder) {
+  std::map<std::string, std::vector<std::string>> segments;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const auto path = it->path().string();
+    if (path.find(".tmp-", folder.size()) != std::string::npos) {
+      ::unlink(path.c_str());  // an unfinished segment of a crash
+    } else if (path.ends_with(kFirstSegment) && it->file_size(error) == 0 && !error) {
+      ::unlink(path.c_str());  // a crash before the stream was durable
+    } else if (path.ends_with(".log") && path.size() > folder.size() + 1 + kSequenceSuffix) {
+      segments[path.substr(0, path.size() - kSequenceSuffix)].push_back(path);
+    }
+  }
+  if (error) return fail_errno("list " + folder, error.value());
+  for (auto& [prefix, paths] : segments) std::sort(paths.begin(), paths.end());
+  return segments;
+}
+
 class FileLogStore final : public ports::LogStore {
  public:
   FileLogStore(std::string folder, const LogStoreOptions& options)
       : folder_(std::move(folder)), options_(options) {}
 
-  Result<void> load();
+  // Tells what it has set aside.
+  Result<std::vector<std::string>> load();
   Result<void> create(std::string_view group, std::string_view stream, Time now) override;
   Result<std::uint64_t> append(std::string_view group, std::string_view stream,
                                std::optional<std::uint64_t> first_sequence,
@@ -68,61 +113,79 @@ class FileLogStore final : public ports::LogStore {
   };
 
   Result<void> load_group(const std::string& folder);
+  Result<std::vector<StreamPointer>> load_streams(const std::string& folder, std::string group);
+  Result<void> set_aside(const std::vector<std::string>& paths, const std::string& why);
   Result<Group*> group_for_create(std::string_view name, Time now);
   Result<StreamPointer> find(std::string_view group, std::string_view stream);
   Result<std::vector<StreamPointer>> matching(std::string_view group, std::string_view prefix);
 
   const std::string folder_;
   const LogStoreOptions options_;
+  std::vector<std::string> notices_;  // of load()
   // Guards the maps, not the streams. Held over the disk only by create and remove.
   std::shared_mutex mutex_;
   std::map<std::string, Group, std::less<>> groups_;
 };
 
-Result<void> FileLogStore::load() {
+Result<std::vector<std::string>> FileLogStore::load() {
   MUSTER_CHECK(make_directories(folder_));
   std::error_code error;
   for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
     if (it->is_directory(error)) MUSTER_CHECK(load_group(it->path().string()));
   }
   if (error) return fail_errno("list " + folder_, error.value());
-  return {};
+  return std::move(notices_);
 }
 
 Result<void> FileLogStore::load_group(const std::string& folder) {
   const auto file = folder + "/" + kGroupFile;
   struct stat info {};
   if (::stat(file.c_str(), &info) != 0) return {};  // a crash between mkdir and the file: not acknowledged
-  MUSTER_TRY(const auto text, read_file(file));
-  const auto parsed = json::parse_object(text);
-  if (!parsed) return fail(ErrorCode::corrupt, file + ": " + parsed.error().message);
-  MUSTER_TRY(auto name, json::get_string(*parsed, "name"));
-  MUSTER_TRY(const auto created, json::get_int(*parsed, "created"));
-  auto& group = groups_[name];
-  group = {.folder = folder, .created = {created}, .streams = {}};
+  auto record = read_group_file(file);
+  if (!record && record.error().code != ErrorCode::corrupt) return tl::unexpected(record.error());
+  MUSTER_TRY(const auto streams, load_streams(folder, record ? record->name : ""));
+  if (!record) {
+    MUSTER_CHECK(set_aside({file}, record.error().message));
+    if (streams.empty()) return {};
+    record = GroupRecord{streams.front()->group(), streams.front()->created()};  // streams know it as well
+    MUSTER_CHECK(write_group_file(file, *record));
+  }
+  auto& group = groups_[record->name];
+  group = {.folder = folder, .created = record->created, .streams = {}};
+  for (const auto& stream : streams) group.streams.emplace(stream->name(), stream);
+  return {};
+}
 
-  std::map<std::string, std::vector<std::string>> segments;  // by prefix
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const auto path = it->path().string();
-    if (path.find(".tmp-", folder.size()) != std::string::npos) {
-      ::unlink(path.c_str());  // an unfinished segment of a crash
-    } else if (path.ends_with(kFirstSegment) && it->file_size(error) == 0 && !error) {
-      ::unlink(path.c_str());  // a crash before the stream was durable
-    } else if (path.ends_with(".log") && path.size() > folder.size() + 1 + kSequenceSuffix) {
-      segments[path.substr(0, path.size() - kSequenceSuffix)].push_back(path);
+// `group`: whose streams they must be; empty: that of the first.
+Result<std::vector<FileLogStore::StreamPointer>> FileLogStore::load_streams(const std::string& folder,
+                                                                            std::string group) {
+  std::vector<StreamPointer> out;
+  MUSTER_TRY(const auto segments, find_segments(folder));
+  for (const auto& [prefix, paths] : segments) {
+    auto stream = StreamFile::open(prefix, paths, options_.segment_bytes_max);
+    if (stream && group.empty()) group = (*stream)->group();
+    if (stream && (*stream)->group() != group) {
+      stream = fail(ErrorCode::corrupt,
+                    prefix + ": a stream of log group " + (*stream)->group() + " in the folder of " + group);
+    }
+    if (stream) {
+      out.push_back(std::move(*stream));
+    } else if (stream.error().code == ErrorCode::corrupt) {
+      MUSTER_CHECK(set_aside(paths, stream.error().message));
+    } else {
+      return tl::unexpected(stream.error());
     }
   }
-  if (error) return fail_errno("list " + folder, error.value());
-  for (auto& [prefix, paths] : segments) {
-    std::sort(paths.begin(), paths.end());
-    MUSTER_TRY(StreamPointer stream, StreamFile::open(prefix, std::move(paths), options_.segment_bytes_max));
-    if (stream->group() != name) {
-      return fail(ErrorCode::corrupt,
-                  prefix + ": a stream of log group " + stream->group() + " in the folder of " + name);
-    }
-    group.streams.emplace(stream->name(), std::move(stream));
+  return out;
+}
+
+Result<void> FileLogStore::set_aside(const std::vector<std::string>& paths, const std::string& why) {
+  for (const auto& path : paths) {
+    if (::rename(path.c_str(), (path + ".damaged").c_str()) != 0) return fail_errno("rename " + path);
   }
+  MUSTER_CHECK(sync_directory(fs::path(paths.front()).parent_path().string()));
+  notices_.push_back(why + "; set aside as " + paths.front() + ".damaged" +
+                     (paths.size() == 1 ? "" : " and " + std::to_string(paths.size() - 1) + " more"));
   return {};
 }
 
@@ -132,10 +195,7 @@ Result<FileLogStore::Group*> FileLogStore::group_for_create(std::string_view nam
   const auto folder = folder_ + "/" + file_name_of(name);
   MUSTER_CHECK(make_directories(folder));
   MUSTER_CHECK(sync_directory(folder_));
-  json::Object object;
-  object["name"] = std::string(name);
-  object["created"] = now.unix_ms;
-  MUSTER_CHECK(write_file_atomic(folder + "/" + kGroupFile, json::dump(object)));
+  MUSTER_CHECK(write_group_file(folder + "/" + kGroupFile, {std::string(name), now}));
   return &groups_.emplace(std::string(name), Group{.folder = folder, .created = now, .streams = {}})
               .first->second;
 }
@@ -234,12 +294,11 @@ Result<void> FileLogStore::remove(std::string_view group, std::string_view strea
 
 }  // namespace
 
-Result<std::unique_ptr<ports::LogStore>> open_log_store(const std::string& folder,
-                                                        const LogStoreOptions& options) {
+Result<OpenedLogStore> open_log_store(const std::string& folder, const LogStoreOptions& options) {
   auto store = std::make_unique<FileLogStore>(folder, options);
-  auto loaded = store->load();
-  if (!loaded) return tl::unexpected(loaded.error().with_context("cannot open the logs in " + folder));
-  return store;
+  auto notices = store->load();
+  if (!notices) return tl::unexpected(notices.error().with_context("cannot open the logs in " + folder));
+  return OpenedLogStore{std::move(store), std::move(*notices)};
 }
 
 }  // namespace muster::telemetry

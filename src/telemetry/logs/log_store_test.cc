@@ -52,7 +52,8 @@ std::unique_ptr<ports::LogStore> open_files(const std::string& folder,
                                             std::uint64_t segment_bytes_max = 64 << 20) {
   auto store = open_log_store(folder, {.segment_bytes_max = segment_bytes_max});
   EXPECT_TRUE(store) << store.error().message;
-  return std::move(*store);
+  EXPECT_THAT(store->notices, IsEmpty());
+  return std::move(store->store);
 }
 
 enum class Kind { memory, files, small_segments };
@@ -369,11 +370,11 @@ TEST(FileLogStore, AcknowledgedLinesSurviveAKill) {
   const auto child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    const auto store = open_log_store(folder.path(), {.segment_bytes_max = 4000});
-    if (!store || !(*store)->create(kGroup, kStream, Time{5})) ::_exit(1);
+    const auto opened = open_log_store(folder.path(), {.segment_bytes_max = 4000});
+    if (!opened || !opened->store->create(kGroup, kStream, Time{5})) ::_exit(1);
     for (std::uint64_t i = 0;; ++i) {
       const auto next =
-          (*store)->append(kGroup, kStream, i, lines_of({{1, "line " + std::to_string(i)}}), Time{1});
+          opened->store->append(kGroup, kStream, i, lines_of({{1, "line " + std::to_string(i)}}), Time{1});
       if (!next || ::write(pipe_ends[1], &*next, sizeof *next) != sizeof *next) ::_exit(1);
     }
   }
@@ -462,9 +463,46 @@ TEST(FileLogStore, DamageInAnOlderSegmentIsNamed) {
   EXPECT_EQ(page.error().code, ErrorCode::corrupt);
   EXPECT_THAT(page.error().message, HasSubstr(file));
   EXPECT_EQ(read(*store, {.sequence = 15}).events.size(), 5u);  // the rest can be read
+}
+
+TEST(FileLogStore, AStreamWithADamagedHeaderIsSetAside) {
+  TempDir folder;
+  {
+    const auto store = open_files(folder.path(), 300);
+    fill(*store, 20);
+    ASSERT_TRUE(store->create(kGroup, "zz-other", Time{1}));
+    ASSERT_TRUE(store->append(kGroup, "zz-other", 0, lines_of({{5, "here"}}), Time{6}));
+  }
+  const auto files = segment_files(folder.path());
+  ASSERT_GT(files.size(), 3U);
+  auto bytes = *read_file(files[1]);
   bytes[3] ^= 1;
-  ASSERT_TRUE(write_file_atomic(file, bytes));
-  EXPECT_THAT(open_log_store(folder.path()).error().message, HasSubstr(file));
+  ASSERT_TRUE(write_file_atomic(files[1], bytes));
+  {
+    const auto opened = open_log_store(folder.path());
+    ASSERT_TRUE(opened) << opened.error().message;
+    EXPECT_THAT(opened->notices, ElementsAre(::testing::AllOf(HasSubstr(files[1]), HasSubstr(".damaged"))));
+    EXPECT_THAT(texts(read(*opened->store, {}, "zz-other")), ElementsAre("here"));
+    EXPECT_EQ(opened->store->read(kGroup, kStream, {}).error().code, ErrorCode::not_found);
+    EXPECT_EQ(*read_file(files[1] + ".damaged"), bytes);
+    EXPECT_TRUE(std::filesystem::exists(files[0] + ".damaged"));
+    fill(*opened->store, 2);  // the name is free
+  }
+  EXPECT_EQ(read(*open_files(folder.path())).events.size(), 2U);  // and the damage was told once
+}
+
+TEST(FileLogStore, ADamagedGroupIsKnownByItsStreams) {
+  TempDir folder;
+  fill(*open_files(folder.path()), 2);
+  const auto file =
+      (std::filesystem::path(segment_files(folder.path())[0]).parent_path() / "group.json").string();
+  ASSERT_TRUE(write_file_atomic(file, "{"));
+  {
+    const auto opened = open_log_store(folder.path());
+    ASSERT_TRUE(opened) << opened.error().message;
+    EXPECT_THAT(opened->notices, ElementsAre(HasSubstr(file + ".damaged")));
+  }
+  EXPECT_EQ(read(*open_files(folder.path())).events.size(), 2U);
 }
 
 // The disk full in the middle of an append: nothing of it stays, and appending goes on when there is room.

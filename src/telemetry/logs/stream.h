@@ -29,12 +29,13 @@ class StreamFile {
   static Result<std::unique_ptr<StreamFile>> create(std::string prefix, std::string group, std::string stream,
                                                     Time now, std::uint64_t segment_bytes_max);
   // Takes over existing segments, in order. Reads only the first header; the rest at first use, when a torn
-  // tail of the last segment is cut off.
+  // tail of the last segment is cut off. corrupt: a header is damaged.
   static Result<std::unique_ptr<StreamFile>> open(std::string prefix, std::vector<std::string> segments,
                                                   std::uint64_t segment_bytes_max);
 
   const std::string& group() const { return group_; }
   const std::string& name() const { return name_; }
+  Time created() const { return created_; }
 
   Result<std::uint64_t> append(std::optional<std::uint64_t> first_sequence,
                                std::span<const ports::LogLine> lines, Time now);
