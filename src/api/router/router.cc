@@ -39,6 +39,13 @@ std::string_view guess_service(const net::RequestHead& head) {
   return "s3";
 }
 
+// By header or query. A bucket may have the name of one of our paths, so the signature is asked first.
+bool is_signed(const net::RequestHead& head) {
+  if (begins_with(head.headers.get("Authorization"), "Bearer ")) return false;
+  const auto claim = wire::sigv4::parse(view_of(head));
+  return !claim || claim->has_value();
+}
+
 // A route that takes the body whole and refuses a broken one in the protocol of `service`.
 net::Route whole_body(std::string service, std::string request_id,
                       std::function<net::Response(net::Request&)> handle) {
@@ -55,10 +62,8 @@ net::Route whole_body(std::string service, std::string request_id,
 }  // namespace
 
 std::variant<net::Route, net::Response> Router::route(const net::RequestHead& head) {
-  if (begins_with(head.path, kRunnerPath) && !begins_with(head.headers.get("Authorization"), "AWS4-")) {
-    return services_.runner.route(head);
-  }
-  if (head.path == "/healthz" && head.method == "GET" && !head.headers.has("Authorization")) {
+  if (begins_with(head.path, kRunnerPath) && !is_signed(head)) return services_.runner.route(head);
+  if (head.path == "/healthz" && head.method == "GET" && !is_signed(head)) {
     return whole_body("", "", [](net::Request&) {
       net::Response response;
       response.headers.set("Content-Type", "text/plain");

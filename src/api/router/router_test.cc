@@ -78,6 +78,13 @@ class Routing : public ::testing::Test {
     return answer(signed_head(sent, service, key_.credentials), sent.body);
   }
   std::string send_unsigned(const Sent& sent) { return answer(head_of(sent), sent.body); }
+  // GET by a URL that carries its signature.
+  std::string presigned(const std::string& path) {
+    auto head = head_of({.method = "GET", .target = path});
+    head.query = wire::sigv4::presign(view_of(head), key_.credentials, "eu-west-1", "s3", clock_.time,
+                                      std::chrono::minutes(1));
+    return answer(head);
+  }
   static std::string text(const net::Response& response) {
     return std::to_string(response.status) + " " + std::get<std::string>(response.body);
   }
@@ -125,6 +132,8 @@ TEST_F(Routing, BucketsMayBeNamedLikeOurPaths) {
   EXPECT_THAT(send({.method = "GET", .target = "/api/v1/runner/a1-r0-i1/credentials"}, "s3"),
               HasSubstr("<Code>NoSuchKey</Code>"));
   EXPECT_THAT(send({.method = "GET", .target = "/healthz"}, "s3"), HasSubstr("<Name>healthz</Name>"));
+  EXPECT_THAT(presigned("/healthz"), HasSubstr("<Name>healthz</Name>"));
+  EXPECT_THAT(presigned("/api/v1/runner/a1-r0-i1/credentials"), HasSubstr("<Code>NoSuchKey</Code>"));
 }
 
 TEST_F(Routing, UnsignedIsOnlyHealth) {
