@@ -10,9 +10,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 
+#include "address.h"
 #include "api/logs/logs.h"
 #include "api/router/router.h"
 #include "api/sagemaker/sagemaker.h"
@@ -37,63 +39,18 @@ constexpr std::uint16_t kLastPort = 9749;
 
 struct Arguments {
   std::string data = data::DataDirectory::default_path();
-  std::string listen;  // ADDRESS[:PORT]
+  std::string listen;  // as parse_address() reads it
   int nodes = 0;       // 0: as configured
   bool insecure = false;
   bool version = false;
 };
 
-struct Address {
-  std::string host = "127.0.0.1";
-  std::uint16_t port = 0;
-};
-
-Result<Address> parse_address(const std::string& text) {
-  Address out;
-  const auto colon = text.rfind(':');
-  out.host = text.substr(0, colon);
-  if (colon != std::string::npos) {
-    const auto port = parse_int(text.substr(colon + 1));
-    if (!port || *port < 0 || *port > 65535) {
-      return fail(ErrorCode::invalid_argument, "--listen " + text + ": the port must be from 0 to 65535");
-    }
-    out.port = static_cast<std::uint16_t>(*port);
-  }
-  if (out.host.empty())
-    return fail(ErrorCode::invalid_argument,
-                "--listen " + text + ": the address is missing; use ADDRESS:PORT");
-  return out;
-}
-
-// The address to listen on: the kept one; a different --listen for a directory that has one is refused while
-// jobs may still dial the old one.
-Result<Address> choose_address(const Arguments& arguments, const data::DataDirectory& directory) {
-  Address chosen;
-  const auto kept = directory.endpoint();
-  if (!arguments.listen.empty()) {
-    MUSTER_TRY(chosen, parse_address(arguments.listen));
-  }
-  if (kept) {
-    MUSTER_TRY(const auto url, net::parse_url(*kept));
-    const bool same = arguments.listen.empty() ||
-                      (chosen.host == url.host && (chosen.port == 0 || chosen.port == url.port));
-    if (!same && !std::filesystem::is_empty(directory.run())) {
-      return fail(ErrorCode::failed_precondition,
-                  directory.path() + " was served at " + *kept +
-                      " and jobs may still run that dial it; start without --listen, or end them first with "
-                      "`muster down --stop-jobs`");
-    }
-    if (same) chosen = {url.host, url.port};
-  }
-  const bool loopback =
-      chosen.host.rfind("127.", 0) == 0 || chosen.host == "localhost" || chosen.host == "::1";
-  if (!loopback && !arguments.insecure) {
-    return fail(ErrorCode::invalid_argument,
-                "--listen " + chosen.host +
-                    " is reachable from other machines and this version has no TLS: "
-                    "secrets would travel in clear; listen on 127.0.0.1, or say --insecure");
-  }
-  return chosen;
+// Launches that may still dial the address at which this directory was served.
+int living_launches(const data::DataDirectory& directory) {
+  const auto launches = engine::local::list_launches(directory.run());
+  return static_cast<int>(std::count_if(launches.begin(), launches.end(), [&](const auto& launch) {
+    return engine::local::is_locked(directory.run() + "/" + to_string(launch));
+  }));
 }
 
 Result<std::unique_ptr<net::Server>> listen(Address address, net::Handler& handler) {
@@ -182,12 +139,15 @@ Result<void> serve(const Arguments& arguments) {
   set_up_log(directory.log_file());
   MUSTER_TRY(auto config, load_config(directory.configuration()));
   if (arguments.nodes != 0) config.nodes = arguments.nodes;
-  MUSTER_TRY(const auto address, choose_address(arguments, directory));
+  MUSTER_TRY(const auto address, choose_address({.listen = arguments.listen,
+                                                 .kept = directory.endpoint(),
+                                                 .dialling = living_launches(directory),
+                                                 .insecure = arguments.insecure}));
 
   const SystemClock clock;
   LateHandler door;
   MUSTER_TRY(const auto server, listen(address, door));
-  const auto url = "http://" + address.host + ":" + std::to_string(server->port());
+  const auto url = "http://" + net::host_in_url(address.host) + ":" + std::to_string(server->port());
   MUSTER_CHECK(directory.write_endpoint(url));
 
   MUSTER_TRY(auto keyring, api::Keyring::load(directory.master_key()));
@@ -246,8 +206,9 @@ int run(int argc, char** argv) {
       "musterd serves the training APIs of SageMaker, CloudWatch Logs and S3 on one port.\n"
       "Usually started by `muster up`.");
   app.add_option("--data", arguments.data, "data directory")->capture_default_str();
-  app.add_option("--listen", arguments.listen,
-                 "ADDRESS[:PORT]; chosen at first start (127.0.0.1, first free of 9650-9749) and kept");
+  app.add_option(
+      "--listen", arguments.listen,
+      "ADDRESS[:PORT] or [IPV6][:PORT]; chosen at first start (127.0.0.1, first free of 9650-9749) and kept");
   app.add_option("--nodes", arguments.nodes,
                  "virtual nodes on this machine (default: local.nodes of muster.toml, else 2)")
       ->check(CLI::Range(1, 250));

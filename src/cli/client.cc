@@ -36,7 +36,7 @@ Result<Client> Client::create(Endpoint endpoint) {
 
 Result<net::ClientResponse> Client::send(std::string_view service, std::string method, std::string path,
                                          net::Headers headers, std::string body) {
-  headers.set("Host", url_.host + ":" + std::to_string(url_.port));
+  headers.set("Host", net::host_in_url(url_.host) + ":" + std::to_string(url_.port));
   const wire::sigv4::RequestView view{method, path, "", headers.all()};
   for (const auto& [name, value] :
        wire::sigv4::sign(view, endpoint_.credentials, endpoint_.region, service, SystemClock().now(),

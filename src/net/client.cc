@@ -198,8 +198,7 @@ std::string PooledClient::head_of(const ClientRequest& request) const {
     out += "\r\n";
   };
   if (!request.headers.has("Host")) {
-    const bool v6 = host_.find(':') != std::string::npos;
-    add("Host", (v6 ? "[" + host_ + "]" : host_) + (port_ == 80 ? "" : ":" + std::to_string(port_)));
+    add("Host", host_in_url(host_) + (port_ == 80 ? "" : ":" + std::to_string(port_)));
   }
   for (const auto& [name, value] : request.headers.all()) {
     if (!iequals(name, "content-length") && !iequals(name, "connection")) add(name, value);

@@ -33,6 +33,11 @@ bool Headers::has(std::string_view name) const {
                      [&](const auto& header) { return iequals(header.first, name); });
 }
 
+std::string host_in_url(std::string_view host) {
+  const bool v6 = host.find(':') != std::string_view::npos;
+  return v6 ? "[" + std::string(host) + "]" : std::string(host);
+}
+
 Result<Url> parse_url(std::string_view text) {
   const auto bad = [&](std::string_view why) {
     return fail(ErrorCode::invalid_argument, "\"" + std::string(text.substr(0, 200)) +

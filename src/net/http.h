@@ -151,6 +151,8 @@ struct Url {
   std::string path;  // raw, begins with '/' or empty
 };
 Result<Url> parse_url(std::string_view text);
+// A host as it stands in URLs and in the Host header: IPv6 addresses in brackets.
+std::string host_in_url(std::string_view host);
 
 struct ClientRequest {
   std::string method = "GET";

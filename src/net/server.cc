@@ -53,7 +53,7 @@ class AsioServer final : public Server {
 
 Result<void> AsioServer::listen() {
   const auto& options = shared_.options;
-  const auto where = options.address + ":" + std::to_string(options.port);
+  const auto where = host_in_url(options.address) + ":" + std::to_string(options.port);
   error_code error;
   const auto address = asio::ip::make_address(options.address, error);
   if (error) {

@@ -394,6 +394,26 @@ TEST_F(ServerTest, PortTakenNamesTheHolder) {
             ErrorCode::invalid_argument);
 }
 
+TEST_F(ServerTest, ServesIPv6Loopback) {
+  ServerOptions options;
+  options.address = "::1";
+  const auto server = Server::start(options, site_.handler());
+  if (!server && server.error().code == ErrorCode::io) GTEST_SKIP() << server.error().message;
+  ASSERT_TRUE(server) << server.error().message;
+  const auto client = Client::create("::1", (*server)->port());
+  ClientRequest request;
+  request.method = "POST";
+  request.target = "/echo";
+  request.body = "over IPv6";
+  const auto answer = client->send(request);
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_EQ(answer->body, "over IPv6");
+  options.port = (*server)->port();
+  const auto taken = Server::start(options, site_.handler());
+  ASSERT_FALSE(taken);
+  EXPECT_THAT(taken.error().message, HasSubstr("cannot listen on [::1]:" + std::to_string(options.port)));
+}
+
 TEST_F(ServerTest, AboveTheLimitClientsAreAnswered503) {
   run({.connections_max = 3});
   std::vector<std::unique_ptr<RawSocket>> held;

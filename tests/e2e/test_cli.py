@@ -241,6 +241,22 @@ def test_a_taken_port_is_named(muster, shared, tmp_path):
     assert port in done.stderr and "musterd" in done.stderr and "--listen" in done.stderr
 
 
+def test_another_address_is_taken_once_no_job_dials_the_old_one(own_muster, tmp_path):
+    name = submit(own_muster, tmp_path, "sleep 600")
+    wait_for(lambda: own_muster.job(name)["SecondaryStatus"] == "Training", what="the command")
+    own_muster.good("down", "--leave-jobs")
+    refused = own_muster("up", "--detach", "--listen", "[::1]:0")
+    assert refused.returncode == 1 and "1 node runs a job that dials http://127.0.0.1:" in refused.stderr
+    own_muster.good("up", "--detach")
+    own_muster.good("down", "--stop-jobs")
+    own_muster.good("up", "--detach", "--listen", "[::1]:0")
+    assert "http://[::1]:" in own_muster.good("env")
+    assert own_muster.status(name) == "Stopped"
+    again = submit(own_muster, tmp_path, "echo over $AWS_ENDPOINT_URL")
+    wait_for(lambda: own_muster.status(again) == "Completed", what="a job whose runner dials IPv6")
+    assert "over http://[::1]:" in own_muster.good("logs", again)
+
+
 def test_a_data_directory_that_cannot_be_written(tmp_path):
     """As a normal user: root may write anywhere."""
     locked = tmp_path / "locked"

@@ -76,8 +76,7 @@ Result<std::unique_ptr<Transport>> Transport::create(ClientOptions options) {
 Transport::Transport(ClientOptions options, net::Url url)
     : options_(std::move(options)),
       clock_(options_.clock != nullptr ? options_.clock : &system_clock_),
-      host_header_((url.host.find(':') != std::string::npos ? "[" + url.host + "]" : url.host) +
-                   (url.port == 80 ? "" : ":" + std::to_string(url.port))),
+      host_header_(net::host_in_url(url.host) + (url.port == 80 ? "" : ":" + std::to_string(url.port))),
       base_path_(url.path == "/" ? "" : url.path),
       client_(net::Client::create(url.host, url.port, options_.connections_max)),
       budget_left_(options_.retry.budget),
