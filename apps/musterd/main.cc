@@ -1,7 +1,9 @@
 // musterd: the control plane and its APIs on one port. Wiring only.
 //
-// Order of construction is order of dependency; destruction goes the other way, so that requests end before
-// the service, and the service before the stores. SIGTERM and SIGINT end musterd and leave jobs running.
+// Order of construction is order of dependency: the stores, the service, what answers requests. The end goes
+// service first, so that the requests that wait for it (long polls, commits) are answered `unavailable`; then
+// the server, which lets them go out; the stores come last, when nothing uses them any more. SIGTERM and
+// SIGINT end musterd and leave jobs running.
 #include <signal.h>
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>

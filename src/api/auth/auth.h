@@ -3,8 +3,8 @@
 // In two steps, because the body comes last: identify() looks at the head only (claim, time, key); verify()
 // checks the signature once the payload hash is known, for S3 at once, for the others after the body.
 //
-// Thread-safe. Waits for the control thread the first time that an access key is seen, and for each request
-// that is signed with the session of a job (is its launch alive?).
+// Thread-safe. Waits for the control thread the first time that an access key is seen; not for requests that
+// are signed with the session of a job: whether its launch lives stands in the last commit.
 #pragma once
 
 #include <map>

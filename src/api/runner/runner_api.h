@@ -1,12 +1,13 @@
 // The runner protocol's server side: reports, commands, logs and credentials of one launch.
 // docs/formats/runner-protocol.md. Authorised by the launch's own token, never by SigV4.
 //
-// Threading: any. Commands are long polls and hold no thread. Each batch of logs asks the control thread
-// which stream its launch writes, and whether it is stale; the lines do not pass through it.
+// Threading: any. Reports and credentials wait for the control thread; commands are long polls and hold no
+// thread. Logs do not wait for the control thread: which stream a launch writes, and whether it is stale,
+// stands in the last commit.
 #pragma once
 
-#include <map>
-#include <mutex>
+#include <cstdint>
+#include <string>
 #include <variant>
 
 #include "api/auth/keyring.h"

@@ -21,8 +21,8 @@
 
 namespace muster::runner {
 
-// One exchange each. Errors: cancelled is 410, the launch is stale; unavailable, timeout and
-// resource_exhausted mean that the control plane is away or busy; anything else is a refusal.
+// One exchange each. Errors: cancelled is 410, the launch is stale; unavailable, timeout, resource_exhausted
+// and internal mean that the control plane is away, busy or in trouble; anything else is a refusal.
 class ControlLink {
  public:
   virtual ~ControlLink() = default;
