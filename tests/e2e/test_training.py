@@ -28,6 +28,24 @@ def test_two_nodes_run_and_are_described(sagemaker, logs, bucket):
     assert lines["algo-2"][-1] == "hello from algo-2 rank 1 of 2"
 
 
+def test_logs_of_all_nodes_are_searched_together(sagemaker, logs, bucket):
+    name = unique("search")
+    script = 'for i in $(seq 1 40); do echo "step $i of rank $RANK"; echo "noise $i"; done'
+    sagemaker.create_training_job(**training_request(name, script, nodes=2))
+    assert wait_job(sagemaker, name)["TrainingJobStatus"] == "Completed"
+    pages = list(logs.get_paginator("filter_log_events").paginate(
+        logGroupName="/aws/sagemaker/TrainingJobs", logStreamNamePrefix=name + "/",
+        filterPattern='step rank', PaginationConfig={"PageSize": 7}))
+    events = [event for page in pages for event in page["events"]]
+    assert len(pages) >= 80 // 7 and all(len(page["events"]) <= 7 for page in pages)
+    for rank in range(2):
+        mine = [e["message"] for e in events if f"/algo-{rank + 1}-" in e["logStreamName"]]
+        assert mine == [f"step {i} of rank {rank}" for i in range(1, 41)]
+    assert len(events) == 80 == len({e["eventId"] for e in events})
+    times = [e["timestamp"] for e in events]
+    assert times == sorted(times)
+
+
 def test_outputs_of_all_nodes_are_merged(sagemaker, s3, bucket):
     name = unique("merge")
     script = 'echo "$RANK" > /opt/ml/model/part-$RANK; echo x > /opt/ml/output/data/result-$RANK'
