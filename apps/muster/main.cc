@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "apps/config/config.h"
 #include "base/text.h"
 #include "cli/jobs.h"
 #include "cli/lifecycle.h"
@@ -25,9 +26,14 @@ std::vector<cli::DoctorCheck> local_checks(const cli::Common& common) {
   options.data_directory = std::filesystem::absolute(common.data).lexically_normal().string();
   options.runner_program =
       std::filesystem::read_symlink("/proc/self/exe").parent_path().string() + "/muster-runner";
-  if (const auto made = data::DataDirectory::open_or_create(common.data); !made) {
-    return {{"fail", "data directory", made.error().message, "choose another with --data"}};
-  }
+  const auto directory = data::DataDirectory::open_or_create(common.data);
+  if (!directory)
+    return {{"fail", "data directory", directory.error().message, "choose another with --data"}};
+  const auto config = load_config(directory->configuration());
+  if (!config)
+    return {{"fail", "configuration", config.error().message, "correct it, then run muster doctor again"}};
+  options.nodes = config->nodes;
+  options.user = config->user;
   std::vector<cli::DoctorCheck> out;
   for (const auto& check : engine::local::doctor(options)) {
     using State = engine::local::Check::State;

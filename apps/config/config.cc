@@ -1,4 +1,4 @@
-#include "config.h"
+#include "apps/config/config.h"
 
 #include <toml++/toml.h>
 
@@ -66,6 +66,12 @@ class Reader {
   std::string path_;
 };
 
+bool is_region(const std::string& text) {
+  return !text.empty() && text.size() <= 32 && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  });
+}
+
 }  // namespace
 
 Result<Config> load_config(const std::string& path) {
@@ -93,6 +99,10 @@ Result<Config> load_config(const std::string& path) {
       std::all_of(config.account.begin(), config.account.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (reader.problem.empty() && (config.account.size() != 12 || !digits)) {
     reader.problem = path + ": account is \"" + config.account + "\", it must be twelve digits";
+  }
+  if (reader.problem.empty() && !is_region(config.region)) {
+    reader.problem = path + ": region is \"" + config.region +
+                     "\", it must be 1 to 32 of a-z, 0-9 and -: bucket names and ARNs hold it";
   }
   if (!reader.problem.empty()) return fail(ErrorCode::invalid_argument, reader.problem);
   return config;

@@ -2,15 +2,17 @@
 // known one.
 //
 //   account = "000000000000"          twelve digits
-//   region = "us-east-1"              of the buckets and the default in `muster env`
+//   region = "us-east-1"              of the buckets, of `muster env` and so of jobs
 //   [local]
 //   nodes = 2                         virtual nodes on this machine
 //   user = "muster"                   whom jobs run as when musterd is root
-//   [images]                          image name, * for any characters -> muster/host, muster/train,
-//   muster/data
+//   [images]                          image name, * for any characters -> muster/host, muster/train or
+//                                     muster/data
 //   "*/pytorch-training*" = "muster/host"
 //   [instance_types]                  type, * for any characters -> "local" or "refuse"
 //   "ml.p5*" = "refuse"
+//
+// For musterd and for `muster doctor`. Thread-safe.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-#include "config.h"
+#include "apps/config/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,9 +18,10 @@ Result<Config> load(std::string_view text) {
 
 TEST(Config, ReadsWhatIsThere) {
   const auto config =
-      load("account = \"123456789012\"\n[local]\nnodes = 4\n[images]\n\"*/my:*\" = \"muster/host\"\n")
+      load("account = \"123456789012\"\nregion = \"eu-west-1\"\n[local]\nnodes = 4\n[images]\n\"*/my:*\" = \"muster/host\"\n")
           .value();
   EXPECT_EQ(config.account, "123456789012");
+  EXPECT_EQ(config.region, "eu-west-1");
   EXPECT_EQ(config.nodes, 4);
   EXPECT_EQ(config.images.at("*/my:*"), "muster/host");
   EXPECT_EQ(config.instance_types.at("ml.*"), "local");
@@ -34,6 +35,7 @@ TEST(Config, RefusesWithLineAndRemedy) {
               HasSubstr("line 3: nodes must be a number from 1 to 250"));
   EXPECT_THAT(load("[images]\nx = \"y\"").error().message, HasSubstr("must be one of muster/host"));
   EXPECT_THAT(load("account = \"12\"").error().message, HasSubstr("twelve digits"));
+  EXPECT_THAT(load("region = \"Here!\"").error().message, HasSubstr("region is \"Here!\", it must be"));
   EXPECT_THAT(load("[:").error().message, HasSubstr("line 1"));
 }
 
