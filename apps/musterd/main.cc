@@ -140,6 +140,7 @@ Result<void> serve(const Arguments& arguments) {
   MUSTER_CHECK(directory.write_pid(::getpid()));
   set_up_log(directory.log_file());
   MUSTER_TRY(auto config, load_config(directory.configuration()));
+  MUSTER_CHECK(directory.write_region(config.region));
   if (arguments.nodes != 0) config.nodes = arguments.nodes;
   MUSTER_TRY(const auto address, choose_address({.listen = arguments.listen,
                                                  .kept = directory.endpoint(),

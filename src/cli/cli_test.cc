@@ -34,6 +34,18 @@ TEST(S3Uri, Parses) {
   EXPECT_FALSE(parse_s3_uri("/tmp/x"));
 }
 
+TEST(Session, TakesAddressAndRegionFromTheDataDirectory) {
+  const TempDir dir;
+  const auto data = data::DataDirectory::open_or_create(dir / "data").value();
+  EXPECT_THAT(endpoint_of(data).error().message, HasSubstr("up --detach"));
+  ASSERT_TRUE(data.write_endpoint("http://127.0.0.1:9650"));
+  ASSERT_TRUE(data.write_region("eu-central-1"));
+  ASSERT_TRUE(data.write_root_key({"AK", "secret"}));
+  const auto endpoint = endpoint_of(data).value();
+  EXPECT_EQ(endpoint.url, "http://127.0.0.1:9650");
+  EXPECT_EQ(endpoint.region, "eu-central-1");
+}
+
 TEST(Command, IsPrintedAsAShellTakesIt) {
   EXPECT_EQ(shell_quoted("it's"), "'it'\\''s'");
   EXPECT_EQ(command_of("/srv/a-b_1.c"), "muster --data /srv/a-b_1.c");

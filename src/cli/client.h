@@ -17,8 +17,8 @@
 namespace muster::cli {
 
 struct Endpoint {
-  std::string url;  // http://127.0.0.1:9650
-  std::string region = "us-east-1";
+  std::string url;                   // http://127.0.0.1:9650
+  std::string region = "us-east-1";  // that the service was configured with
   wire::sigv4::Credentials credentials;
   std::string command = "muster";  // that reaches this service, for remedies
 };

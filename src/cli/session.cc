@@ -28,12 +28,14 @@ std::string command_of(const std::string& data) {
 Result<Endpoint> endpoint_of(const data::DataDirectory& directory) {
   const auto url = directory.endpoint();
   const auto key = directory.root_key();
-  if (!url || !key) {
+  const auto region = directory.region();
+  if (!url || !key || !region) {
     return fail(ErrorCode::not_found, "no service was started yet on " + directory.path() +
                                           "; start one with: " + command_of(directory.path()) +
                                           " up --detach");
   }
   return Endpoint{.url = *url,
+                  .region = *region,
                   .credentials = {key->access_key, key->secret_key, ""},
                   .command = command_of(directory.path())};
 }

@@ -298,3 +298,42 @@ def test_exit_codes_of_help_and_guide_agree(muster):
     listed = re.findall(r"^\| (\d+) \|", guide, re.M)
     text = muster.good("--help")
     assert sorted(map(int, re.findall(r"(?:^| )(\d+)  \w", text[text.index("Exit codes:"):]))) == list(map(int, listed))
+
+
+# ---------------------------------------------------------------- the configuration
+
+def test_region_of_the_configuration_is_that_of_env_bucket_and_jobs(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    (data / "muster.toml").write_text('region = "eu-central-1"\n')
+    muster = Muster(data)
+    muster.good("up", "--detach", "--listen", "127.0.0.1:0")
+    try:
+        assert "export AWS_DEFAULT_REGION='eu-central-1'\n" in muster.good("env")
+        name = submit(muster, tmp_path, "true")
+        assert ":eu-central-1:" in muster.job(name)["TrainingJobArn"]
+        assert "sagemaker-eu-central-1-000000000000" in muster.good("ls")
+        again = submit(muster, tmp_path, "true")  # the bucket is there already
+        for job in (name, again):
+            assert muster("wait", job).returncode == 0
+    finally:
+        muster("down", "--now")
+
+
+def test_doctor_reads_the_configuration(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    muster = Muster(data)
+
+    def checks():
+        done = muster("--output", "json", "doctor")
+        return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+
+    (data / "muster.toml").write_text("[local]\nnodes = 3\n")
+    assert checks()[1]["nodes"]["message"].startswith("3 with ")
+    (data / "muster.toml").write_text('[local]\nuser = "no-such-user"\n')
+    code, found = checks()
+    assert code == 1 and "[local] user is 'no-such-user'" in found["local engine"]["message"]
+    (data / "muster.toml").write_text("[local]\nnodes = 0\n")
+    code, found = checks()
+    assert code == 1 and "line 2: nodes must be a number from 1 to 250" in found["configuration"]["message"]

@@ -88,6 +88,12 @@ Result<void> DataDirectory::write_endpoint(const std::string& url) const {
   return write_file_atomic(path_ + "/endpoint", url + "\n");
 }
 
+std::optional<std::string> DataDirectory::region() const { return read_line(path_ + "/region"); }
+
+Result<void> DataDirectory::write_region(const std::string& region) const {
+  return write_file_atomic(path_ + "/region", region + "\n");
+}
+
 std::optional<int> DataDirectory::pid() const {
   const auto line = read_line(path_ + "/musterd.pid");
   if (!line) return std::nullopt;

@@ -5,6 +5,7 @@
 //   lock          held by the musterd that serves it
 //   endpoint      http://ADDRESS:PORT, chosen at first start and kept
 //   musterd.pid   of the musterd that serves it, or that did last
+//   region        the region that the musterd which serves it, or did last, was configured with
 //   muster.toml   configuration, optional
 //   keys/         master (32 random bytes), root.json (the first access key), both 0600
 //   state/ objects/ logs/ run/   of the store, the object store, the log store, the engine
@@ -46,6 +47,10 @@ class DataDirectory {
   // nullopt before the first start.
   std::optional<std::string> endpoint() const;
   Result<void> write_endpoint(const std::string& url) const;
+
+  // nullopt before the first start.
+  std::optional<std::string> region() const;
+  Result<void> write_region(const std::string& region) const;
 
   std::optional<int> pid() const;
   Result<void> write_pid(int pid) const;

@@ -18,10 +18,13 @@ TEST(DataDirectory, IsMadePrivateAndReopened) {
   EXPECT_EQ(info.st_mode & 0777, 0700U);
   EXPECT_EQ(made.endpoint(), std::nullopt);
   ASSERT_TRUE(made.write_endpoint("http://127.0.0.1:9650"));
+  EXPECT_EQ(made.region(), std::nullopt);
+  ASSERT_TRUE(made.write_region("eu-central-1"));
   ASSERT_TRUE(made.write_root_key({"AK", "secret"}));
   ASSERT_TRUE(made.write_pid(42));
   const auto again = DataDirectory::open(dir / "data").value();
   EXPECT_EQ(again.endpoint(), "http://127.0.0.1:9650");
+  EXPECT_EQ(again.region(), "eu-central-1");
   EXPECT_EQ(again.root_key()->secret_key, "secret");
   EXPECT_EQ(again.pid(), 42);
   ASSERT_EQ(::stat((made.keys() + "/root.json").c_str(), &info), 0);
