@@ -241,6 +241,21 @@ Result<void> stop_all(const Common& common, Client& client) {
 }
 
 }  // namespace
+// What happens to jobs before musterd ends, as the flags say: without one it is refused while there are any.
+Result<void> settle_jobs(const Common& common, const data::DataDirectory& directory,
+                         const DownOptions& options) {
+  if (options.leave_jobs) return {};
+  MUSTER_TRY(auto endpoint, endpoint_of(directory));
+  MUSTER_TRY(auto client, Client::create(std::move(endpoint)));
+  if (options.stop_jobs) return stop_all(common, client);
+  MUSTER_TRY(const auto jobs, live_jobs(client));
+  if (jobs.empty()) return {};
+  return fail(ErrorCode::failed_precondition,
+              name_jobs(jobs) + (jobs.size() == 1 ? " has" : " have") +
+                  " not ended: add --stop-jobs to stop them first, --leave-jobs to let them run on, or --now "
+                  "to kill everything");
+}
+
 
 int down(const Common& common, const DownOptions& options, const KillAll& kill_all) {
   const auto directory = data::DataDirectory::open(common.data);
@@ -248,21 +263,8 @@ int down(const Common& common, const DownOptions& options, const KillAll& kill_a
   const auto pid = running_musterd(*directory);
   if (options.now) return down_now(common, *directory, pid, kill_all);
   if (!pid) return print_down(common, "No musterd serves " + directory->path(), false);
-  if (!options.leave_jobs) {
-    const auto endpoint = endpoint_of(*directory);
-    if (!endpoint) return print_error(endpoint.error());
-    auto client = Client::create(*endpoint);
-    if (!client) return print_error(client.error());
-    const auto jobs = live_jobs(*client);
-    if (!jobs) return print_error(jobs.error());
-    if (!jobs->empty() && !options.stop_jobs) {
-      return print_error({ErrorCode::failed_precondition,
-                          name_jobs(*jobs) + (jobs->size() == 1 ? " has" : " have") +
-                              " not ended: add --stop-jobs to stop them first, --leave-jobs to let them run "
-                              "on, or --now to kill everything"});
-    }
-    if (auto stopped = stop_all(common, *client); !stopped) return print_error(stopped.error());
-  }
+  if (const auto settled = settle_jobs(common, *directory, options); !settled)
+    return print_error(settled.error());
   ::kill(*pid, SIGTERM);
   if (!wait_until(std::chrono::seconds(20), [&] { return !running_musterd(*directory); })) {
     return print_error({ErrorCode::timeout, "musterd (process " + std::to_string(*pid) +
