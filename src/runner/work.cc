@@ -100,13 +100,13 @@ tl::expected<std::string, core::Failure> Work::prepare(std::stop_token stop) {
       if (restored.files > 0) {
         message += (message.empty() ? "" : "; ") + ("restored checkpoints: " + describe(restored));
       }
-      syncs_.push_back(checkpoint_.get());
+      syncs_.push_back({checkpoint_.get(), {}});
     }
     for (const auto& output : work.outputs) {
       if (!output.continuous || output.form != domain::Output::Form::raw) continue;
       MUSTER_TRY(auto store, parse_s3_uri(output.s3_uri));
       outputs_.push_back(make_sync(objects_, context_, std::move(store), output.local_path, 1));
-      syncs_.push_back(outputs_.back().get());
+      syncs_.push_back({outputs_.back().get(), {}});
     }
     if (context_.give) MUSTER_CHECK(context_.give(context_.opt_ml));
     return message;
@@ -117,13 +117,13 @@ tl::expected<std::string, core::Failure> Work::prepare(std::stop_token stop) {
 }
 
 void Work::scan(std::stop_token stop) {
-  for (auto* sync : syncs_) {
-    const auto done = sync->scan(stop);
+  for (auto& [copy, error] : syncs_) {
+    const auto done = copy->scan(stop);
     if (done) {
-      scan_error_.clear();
-    } else if (!stop.stop_requested() && done.error().message != scan_error_) {
-      scan_error_ = done.error().message;
-      context_.log("muster: not uploaded yet, will be tried again: " + scan_error_);
+      error.clear();
+    } else if (!stop.stop_requested() && done.error().message != error) {
+      error = done.error().message;
+      context_.log("muster: not uploaded yet, will be tried again: " + error);
     }
   }
 }

@@ -35,7 +35,7 @@ class Work {
   tl::expected<std::string, core::Failure> prepare(std::stop_token stop);
 
   // What is copied while the command runs: settled checkpoints, continuous outputs. Errors go to the log,
-  // once until it works again.
+  // each once until that folder's copy works again.
   bool has_scans() const { return !syncs_.empty(); }
   void scan(std::stop_token stop);
 
@@ -52,8 +52,11 @@ class Work {
   Objects& objects_;
   std::unique_ptr<CheckpointSync> checkpoint_;
   std::vector<std::unique_ptr<CheckpointSync>> outputs_;  // continuous ones
-  std::vector<CheckpointSync*> syncs_;
-  std::string scan_error_;
+  struct Sync {
+    CheckpointSync* copy;
+    std::string error;  // said last; empty while it works
+  };
+  std::vector<Sync> syncs_;
 };
 
 }  // namespace muster::runner
