@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/rng.h"
+#include "base/s3_uri.h"
 #include "base/sqlite.h"
 #include "base/text.h"
 #include "base/time.h"
@@ -128,6 +129,32 @@ TEST(Crypto, Base64) {
   EXPECT_EQ(crypto::base64_decode("Zm9vYg=="), "foob");
   EXPECT_EQ(crypto::base64_decode("Zm9v!!=="), std::nullopt);
   EXPECT_EQ(crypto::base64url_decode(crypto::base64url("\xff\xfe?")), "\xff\xfe?");
+}
+
+TEST(S3Uri, IsReadToTheByte) {
+  const struct {
+    const char* text;
+    const char* answer;
+  } kCases[] = {
+      {"s3://b/k/x", "b|k/x"},
+      {"s3://b", "b|"},
+      {"s3://b/", "b|"},
+      {"s3://b//k", "b|/k"},  // another object than s3://b/k
+      {"s3://b/k/", "b|k/"},
+      {"s3:///k", "\"s3:///k\" names no bucket (s3://BUCKET/KEY)"},
+      {"s3://", "names no bucket"},
+      {"s3:/b/k", "must begin with s3://"},
+      {"https://b/k", "must begin with s3://"},
+      {"", "must begin with s3://"},
+  };
+  for (const auto& c : kCases) {
+    const auto location = parse_s3_uri(c.text);
+    const auto answer = location ? location->bucket + "|" + location->key : location.error().message;
+    EXPECT_THAT(answer, HasSubstr(c.answer)) << c.text;
+  }
+  EXPECT_EQ(to_string(S3Location{"b", "/k"}), "s3://b//k");
+  EXPECT_EQ(to_string(S3Location{"b", ""}), "s3://b/");
+  EXPECT_EQ(to_string(S3Location{}), "s3://");
 }
 
 TEST(File, AtomicWriteReplacesWholeFiles) {

@@ -27,11 +27,11 @@ TEST(Bar, FillsInProportion) {
   EXPECT_EQ(bar(-1, 2), "░░");
 }
 
-TEST(S3Uri, Parses) {
-  EXPECT_EQ(parse_s3_uri("s3://b/a/b")->key, "a/b");
-  EXPECT_EQ(parse_s3_uri("s3://b")->bucket, "b");
-  EXPECT_FALSE(parse_s3_uri("s3:///x"));
-  EXPECT_FALSE(parse_s3_uri("/tmp/x"));
+TEST(Command, IsPrintedAsAShellTakesIt) {
+  EXPECT_EQ(shell_quoted("it's"), "'it'\\''s'");
+  EXPECT_EQ(command_of("/srv/a-b_1.c"), "muster --data /srv/a-b_1.c");
+  EXPECT_EQ(command_of("/my data"), "muster --data '/my data'");
+  EXPECT_EQ(command_of(data::DataDirectory::default_path()), "muster");
 }
 
 TEST(Session, TakesAddressAndRegionFromTheDataDirectory) {
@@ -44,13 +44,6 @@ TEST(Session, TakesAddressAndRegionFromTheDataDirectory) {
   const auto endpoint = endpoint_of(data).value();
   EXPECT_EQ(endpoint.url, "http://127.0.0.1:9650");
   EXPECT_EQ(endpoint.region, "eu-central-1");
-}
-
-TEST(Command, IsPrintedAsAShellTakesIt) {
-  EXPECT_EQ(shell_quoted("it's"), "'it'\\''s'");
-  EXPECT_EQ(command_of("/srv/a-b_1.c"), "muster --data /srv/a-b_1.c");
-  EXPECT_EQ(command_of("/my data"), "muster --data '/my data'");
-  EXPECT_EQ(command_of(data::DataDirectory::default_path()), "muster");
 }
 
 class RequestFile : public ::testing::Test {

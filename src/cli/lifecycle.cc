@@ -14,6 +14,7 @@
 #include <set>
 #include <thread>
 
+#include "base/s3_uri.h"
 #include "base/text.h"
 #include "cli/jobs.h"
 #include "cli/objects.h"
@@ -240,7 +241,6 @@ Result<void> stop_all(const Common& common, Client& client) {
   }
 }
 
-}  // namespace
 // What happens to jobs before musterd ends, as the flags say: without one it is refused while there are any.
 Result<void> settle_jobs(const Common& common, const data::DataDirectory& directory,
                          const DownOptions& options) {
@@ -256,6 +256,7 @@ Result<void> settle_jobs(const Common& common, const data::DataDirectory& direct
                   "to kill everything");
 }
 
+}  // namespace
 
 int down(const Common& common, const DownOptions& options, const KillAll& kill_all) {
   const auto directory = data::DataDirectory::open(common.data);
@@ -446,9 +447,8 @@ std::vector<ArtifactPrefix> artifact_prefixes(Client& client) {
       const auto marker = "/" + name + "/output/";
       const auto at = job->artifacts.rfind(marker);
       if (at == std::string::npos) continue;
-      const auto prefix = job->artifacts.substr(5, at + name.size() + 2 - 5);  // without s3://
-      const auto slash = prefix.find('/');
-      out.push_back({name, {prefix.substr(0, slash), prefix.substr(slash + 1)}});
+      auto place = parse_s3_uri(job->artifacts.substr(0, at + name.size() + 2));
+      if (place) out.push_back({name, *std::move(place)});
     }
     if (!page->contains("NextToken")) return out;
     request["NextToken"] = page->at("NextToken");

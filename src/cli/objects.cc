@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "base/s3_uri.h"
 #include "base/text.h"
 #include "cli/output.h"
 #include "data/s3/transfer.h"
@@ -13,10 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 using data::s3::Place;
 using data::s3::Report;
-
-constexpr std::string_view kScheme = "s3://";
-
-bool is_s3(const std::string& text) { return text.rfind(kScheme, 0) == 0; }
 
 template <typename Options>
 Options with_progress() {
@@ -84,21 +81,12 @@ Result<Report> download(data::s3::Client& s3, const Place& from, const std::stri
 
 // "s3://data" or "data".
 Result<Place> parse_bucket(const std::string& text) {
-  MUSTER_TRY(auto place, parse_s3_uri(is_s3(text) ? text : std::string(kScheme) + text));
+  MUSTER_TRY(auto place, parse_s3_uri(is_s3_uri(text) ? text : "s3://" + text));
   if (place.key.empty()) return place;
   return fail(ErrorCode::invalid_argument, text + " names an object: give s3://BUCKET");
 }
 
 }  // namespace
-
-Result<Place> parse_s3_uri(const std::string& uri) {
-  if (!is_s3(uri)) return fail(ErrorCode::invalid_argument, "\"" + uri + "\" is not s3://BUCKET/KEY");
-  const auto rest = uri.substr(kScheme.size());
-  const auto slash = rest.find('/');
-  Place place{rest.substr(0, slash), slash == std::string::npos ? "" : rest.substr(slash + 1)};
-  if (place.bucket.empty()) return fail(ErrorCode::invalid_argument, "\"" + uri + "\" names no bucket");
-  return place;
-}
 
 Result<std::uint64_t> remove_prefix(data::s3::Client& s3, const Place& place) {
   std::uint64_t removed = 0;
@@ -118,23 +106,23 @@ Result<std::uint64_t> remove_prefix(data::s3::Client& s3, const Place& place) {
 }
 
 int copy_objects(const Common& common, const std::string& from, const std::string& to, bool recursive) {
-  if (is_s3(from) == is_s3(to)) {
+  if (is_s3_uri(from) == is_s3_uri(to)) {
     return print_error(
         {ErrorCode::invalid_argument, "one of the two must be s3://BUCKET/KEY, the other a local path"});
   }
   auto session = open_session(common);
   if (!session) return print_error(session.error());
-  const auto place = parse_s3_uri(is_s3(from) ? from : to);
+  const auto place = parse_s3_uri(is_s3_uri(from) ? from : to);
   if (!place) return print_error(place.error());
-  if (is_s3(from) && to == "-") {
+  if (is_s3_uri(from) && to == "-") {
     const auto got = session->s3->get_object(*place, {}, [](std::string_view piece) -> Result<void> {
       std::cout << piece;
       return {};
     });
     return got ? static_cast<int>(kOk) : print_error(got.error());
   }
-  const auto report = is_s3(from) ? download(*session->s3, *place, to, recursive)
-                                  : upload(*session->s3, from, *place, recursive);
+  const auto report = is_s3_uri(from) ? download(*session->s3, *place, to, recursive)
+                                      : upload(*session->s3, from, *place, recursive);
   return print_report(common, report, from, to);
 }
 

@@ -21,7 +21,4 @@ int remove_bucket(const Common& common, const std::string& uri, bool force);
 // Removes every object below `place`; how many.
 Result<std::uint64_t> remove_prefix(data::s3::Client& s3, const data::s3::Place& place);
 
-// s3://bucket/key; invalid_argument otherwise. The key may be empty.
-Result<data::s3::Place> parse_s3_uri(const std::string& uri);
-
 }  // namespace muster::cli

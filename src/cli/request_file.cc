@@ -7,6 +7,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "base/s3_uri.h"
 #include "base/text.h"
 
 namespace muster::cli {
@@ -204,7 +205,7 @@ class Preparer {
   Result<void> replace_path(json::Object& source, const std::string& what, const std::string& prefix,
                             PreparedRequest& out) {
     const auto uri = json::opt_string(source, "S3Uri").value_or("");
-    if (uri.rfind("s3://", 0) == 0) return {};
+    if (is_s3_uri(uri)) return {};
     if (uri.empty())
       return fail(ErrorCode::invalid_argument,
                   what + ": S3Uri is missing; give s3://BUCKET/PREFIX or a path");

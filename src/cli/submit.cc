@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/crypto.h"
+#include "base/s3_uri.h"
 #include "base/text.h"
 #include "cli/jobs.h"
 #include "cli/patience.h"
@@ -22,21 +23,13 @@ std::string pad(std::string text, std::size_t width) {
   return text;
 }
 
-// "s3://bucket/key" in two.
-data::s3::Place place_of(std::string_view uri) {
-  const auto rest = uri.substr(5);
-  const auto slash = rest.find('/');
-  return {std::string(rest.substr(0, slash)),
-          slash == std::string_view::npos ? "" : std::string(rest.substr(slash + 1))};
-}
-
 // Where progress goes: with --output json standard output holds the one object.
 std::ostream& about_the_run(const Common& common) { return common.as_json ? std::cerr : std::cout; }
 
 Result<void> upload(const Common& common, Session& session, const Upload& upload) {
   auto& out = about_the_run(common);
   const bool terminal = is_terminal() && !common.as_json;
-  const auto target = place_of(upload.s3_uri);
+  MUSTER_TRY(const auto target, parse_s3_uri(upload.s3_uri));
   data::s3::UploadOptions options;
   if (terminal) {
     options.progress = [&](const data::s3::Progress& progress) {

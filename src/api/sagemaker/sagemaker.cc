@@ -5,6 +5,7 @@
 #include "api/sagemaker/detail.h"
 #include "api/sagemaker/status.h"
 #include "base/crypto.h"
+#include "base/s3_uri.h"
 #include "base/text.h"
 
 namespace muster::api::sagemaker {
@@ -38,15 +39,11 @@ tl::unexpected<ApiError> Problems::refuse() const {
 }
 
 void check_bucket(const Context& context, std::string_view member, std::string_view uri, Problems& problems) {
-  constexpr std::string_view kScheme = "s3://";
-  if (uri.substr(0, kScheme.size()) != kScheme) {
-    return problems.add(std::string(member) + " is \"" + std::string(uri) + "\", it must begin with s3://");
-  }
-  const auto rest = uri.substr(kScheme.size());
-  const std::string bucket(rest.substr(0, rest.find('/')));
-  if (bucket.empty()) {
-    problems.add(std::string(member) + " is \"" + std::string(uri) + "\", it names no bucket");
-  } else if (context.options.bucket_exists && !context.options.bucket_exists(bucket)) {
+  const auto location = parse_s3_uri(uri);
+  if (!location) {
+    problems.add(std::string(member) + ": " + location.error().message);
+  } else if (const auto& bucket = location->bucket;
+             context.options.bucket_exists && !context.options.bucket_exists(bucket)) {
     problems.add(std::string(member) + " names bucket \"" + bucket +
                  "\", which does not exist; make it with aws s3 mb s3://" + bucket);
   }

@@ -24,6 +24,7 @@
 
 #include "base/crypto.h"
 #include "base/error.h"
+#include "base/s3_uri.h"
 #include "base/time.h"
 #include "data/s3/credentials.h"
 #include "net/http.h"
@@ -52,11 +53,7 @@ struct ClientOptions {
 // AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION, and credentials_from().
 Result<ClientOptions> options_from(const Environment& environment);
 
-struct Place {
-  std::string bucket;
-  std::string key;
-};
-std::string to_string(const Place& place);  // s3://bucket/key
+using Place = S3Location;
 
 struct Checksum {
   crypto::Digest kind = crypto::Digest::crc32c;

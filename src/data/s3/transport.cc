@@ -11,10 +11,6 @@
 
 namespace muster::data::s3 {
 
-std::string to_string(const Place& place) {
-  return place.key.empty() && place.bucket.empty() ? "s3://" : "s3://" + place.bucket + "/" + place.key;
-}
-
 namespace detail {
 namespace {
 

@@ -6,28 +6,6 @@
 
 namespace muster::runner {
 
-Result<S3Location> parse_s3_uri(std::string_view uri) {
-  constexpr std::string_view kScheme = "s3://";
-  const auto bad = [&](std::string_view why) {
-    return fail(ErrorCode::invalid_argument,
-                "\"" + std::string(uri) + "\" " + std::string(why) + ": expected s3://bucket/key");
-  };
-  if (uri.substr(0, kScheme.size()) != kScheme) return bad("is not an S3 URI");
-  uri.remove_prefix(kScheme.size());
-  const auto slash = uri.find('/');
-  S3Location out;
-  out.bucket = std::string(uri.substr(0, slash));
-  if (out.bucket.empty()) return bad("has no bucket");
-  if (slash != std::string_view::npos) {
-    const auto key = uri.substr(slash);
-    const auto first = key.find_first_not_of('/');
-    if (first != std::string_view::npos) out.key = std::string(key.substr(first));
-  }
-  return out;
-}
-
-std::string to_string(const S3Location& location) { return "s3://" + location.bucket + "/" + location.key; }
-
 S3Location below(const S3Location& prefix, std::string_view name) {
   auto key = prefix.key;
   while (!key.empty() && key.back() == '/') key.pop_back();

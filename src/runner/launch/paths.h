@@ -1,5 +1,5 @@
-// Where the files of a job are: bucket and key of an s3:// URI, the local path of each object, which objects
-// a rank gets, and what /opt/ml means on this node. Pure.
+// Where the files of a job are: the local path of each object, which objects a rank gets, and what /opt/ml
+// means on this node. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/s3_uri.h"
 #include "domain/workload.h"
 
 namespace muster::runner {
 
-struct S3Location {
-  std::string bucket;
-  std::string key;  // "" or any prefix; never begins with '/'
-};
-// "s3://bucket/key"; invalid_argument otherwise.
-Result<S3Location> parse_s3_uri(std::string_view uri);
-std::string to_string(const S3Location& location);
 // `name` below the prefix, with exactly one '/' between.
 S3Location below(const S3Location& prefix, std::string_view name);
 

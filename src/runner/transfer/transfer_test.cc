@@ -87,7 +87,7 @@ TEST(Stage, failures_say_what_and_whose) {
   EXPECT_EQ(reason("s3://b/none/"), "program: channel \"train\": no object under s3://b/none/");
   EXPECT_EQ(reason("s3://c/x"), "program: channel \"train\": no bucket c");
   EXPECT_EQ(reason("file:///etc"),
-            "program: channel \"train\": \"file:///etc\" is not an S3 URI: expected s3://bucket/key");
+            "program: channel \"train\": \"file:///etc\" must begin with s3:// (s3://BUCKET/KEY)");
   store.objects["in/../../etc/passwd"] = "evil";
   EXPECT_EQ(reason("s3://b/in/"),
             "program: channel \"train\": the key \"in/../../etc/passwd\" is no path below its prefix");
