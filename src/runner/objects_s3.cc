@@ -11,6 +11,11 @@ namespace {
 
 namespace s3 = data::s3;
 
+// The only waiting for the store that there is: callers see what remains when it is over. 120 answers such as
+// 503, with up to 2 s between, are some two minutes.
+const s3::Retry kPatience{
+    .attempts_max = 120, .budget = 2'000, .delay_max = Millis{2'000}, .away_max = Millis{600'000}};
+
 class JobCredentials final : public s3::CredentialsProvider {
  public:
   explicit JobCredentials(CredentialsCache& cache) : cache_(cache) {}
@@ -100,7 +105,7 @@ Result<std::unique_ptr<Objects>> s3_objects(const std::string& endpoint_url, con
   options.endpoint = endpoint_url;
   options.region = region;
   options.credentials = std::make_shared<JobCredentials>(credentials);
-  options.retry.away_max = Millis{600'000};
+  options.retry = kPatience;
   MUSTER_TRY(auto client, s3::Client::create(std::move(options)));
   return std::make_unique<S3Objects>(std::move(client));
 }

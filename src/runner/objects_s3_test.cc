@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "base/file.h"
 #include "data/s3/testing.h"
 #include "runner/transfer/stage.h"
@@ -51,7 +53,7 @@ TEST_F(ObjectsS3, stages_a_channel_and_uploads_an_output) {
   server_.put("in/small", "s");
   server_.put("in/empty", "");
   const auto staged =
-      stage_channel(*objects_, {.name = "train", .s3_uri = "s3://bucket/in"}, 0, 1, folder_ / "data", {}, {});
+      stage_channel(*objects_, {.name = "train", .s3_uri = "s3://bucket/in"}, 0, 1, folder_ / "data", {});
   ASSERT_TRUE(staged) << staged.error().message;
   EXPECT_EQ(staged->files, 3U);
   EXPECT_EQ(read_file(folder_ / "data/d/big").value(), big);
@@ -72,15 +74,33 @@ TEST_F(ObjectsS3, stages_a_channel_and_uploads_an_output) {
 }
 
 TEST_F(ObjectsS3, nothing_there_and_a_stop) {
-  const auto staged = stage_channel(*objects_, {.name = "train", .s3_uri = "s3://bucket/none"}, 0, 1,
-                                    folder_ / "data", {}, {});
+  const auto staged =
+      stage_channel(*objects_, {.name = "train", .s3_uri = "s3://bucket/none"}, 0, 1, folder_ / "data", {});
   ASSERT_FALSE(staged);
   EXPECT_NE(staged.error().message.find("channel \"train\": "), std::string::npos) << staged.error().message;
   server_.put("in/a", "a");
   std::stop_source stop;
   stop.request_stop();
   EXPECT_FALSE(stage_channel(*objects_, {.name = "train", .s3_uri = "s3://bucket/in"}, 0, 1, folder_ / "data",
-                             {}, stop.get_token()));
+                             stop.get_token()));
+}
+
+TEST_F(ObjectsS3, a_store_that_restarts_is_waited_for) {
+  for (const auto* key : {"in/a", "in/b", "in/c"}) server_.put(key, key);
+  server_.stop();
+  std::jthread restart([&] {
+    // It refuses connections, then answers as a service that starts, then serves.
+    server_.fault = [starting = std::make_shared<std::atomic<int>>(3)](const net::Request&) {
+      std::optional<net::Response> out;
+      if ((*starting)-- > 0) out.emplace().status = 503;
+      return out;
+    };
+    server_.start(server_.port());
+  });
+  const auto staged =
+      stage_channel(*objects_, {.name = "train", .s3_uri = "s3://bucket/in"}, 0, 1, folder_ / "data", {});
+  ASSERT_TRUE(staged) << staged.error().message;
+  EXPECT_EQ(staged->files, 3U);
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ tl::expected<std::string, core::Failure> Work::prepare(std::stop_token stop) {
     Transferred total;
     for (const auto& channel : work.channels) {
       MUSTER_TRY(const auto staged, stage_channel(objects_, channel, launch.id.rank, launch.world,
-                                                  place(channel.local_path), StageOptions{}, stop));
+                                                  place(channel.local_path), stop));
       total.files += staged.files;
       total.bytes += staged.bytes;
     }

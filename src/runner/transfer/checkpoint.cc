@@ -37,7 +37,7 @@ CheckpointSync::CheckpointSync(Objects& objects, CheckpointOptions options)
 
 Result<Transferred> CheckpointSync::restore(std::stop_token stop) {
   // With a slash: checkpoints of "run-1" are not those of "run-10".
-  auto restored = download_tree(objects_, below(options_.store, ""), options_.folder, options_.stage, stop);
+  auto restored = download_tree(objects_, below(options_.store, ""), options_.folder, stop);
   if (!restored) return tl::unexpected(restored.error().with_context("cannot restore checkpoints"));
   MUSTER_TRY(const auto tree, Tree::open(options_.folder));
   MUSTER_TRY(const auto entries, tree.list());
@@ -113,8 +113,7 @@ Result<bool> CheckpointSync::peers_done(const std::string& manifest, bool last, 
   const auto begin = boot_time();
   for (;;) {
     const auto prefix = below(options_.store, folder + "node-");
-    MUSTER_TRY(const auto there, while_away<std::vector<ObjectInfo>>(stop, options_.retry,
-                                                                     [&] { return objects_.list(prefix); }));
+    MUSTER_TRY(const auto there, objects_.list(prefix));
     std::set<std::string> keys;
     for (const auto& object : there) keys.insert(object.key);
     int missing = -1;
@@ -136,7 +135,7 @@ Result<void> CheckpointSync::send(const Tree& tree, const std::string& name, std
   MUSTER_TRY(const auto file, tree.open_file(name));
   const auto object = below(options_.store, name);
   const auto path = descriptor_path(file);
-  auto sent = while_away<void>(stop, options_.retry, [&] { return objects_.upload(path, object, stop); });
+  auto sent = objects_.upload(path, object, stop);
   if (!sent) return tl::unexpected(sent.error().with_context(to_string(object)));
   return {};
 }

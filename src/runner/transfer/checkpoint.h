@@ -25,8 +25,6 @@ struct CheckpointOptions {
   std::string folder;  // on this node
   int world = 1;
   int threads = 4;
-  StageOptions stage;
-  RetryOptions retry;
   Millis peers_max{30'000};  // at the end: how long a manifest waits for the other nodes' files
   std::function<void(std::string)> log;
 };

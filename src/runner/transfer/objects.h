@@ -1,7 +1,8 @@
 // What the runner asks of an object store. Adapter: objects_s3 over data/s3; tests use a map.
 //
 // Implementations are thread-safe. Errors: not_found (bucket or key), permission_denied, unavailable and
-// timeout (away: the caller repeats), io (the local disk refused), cancelled (stop was requested), corrupt.
+// timeout (the store was away for longer than the adapter waits), io (the local disk refused), cancelled
+// (stop was requested), corrupt.
 #pragma once
 
 #include <cstdint>

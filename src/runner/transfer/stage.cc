@@ -29,13 +29,12 @@ Error disk_full(const std::string& folder, std::uint64_t needed, std::uint64_t f
 
 Result<Transferred> download_all(Objects& objects, const std::string& bucket,
                                  const std::vector<Download>& downloads, const std::string& folder,
-                                 const StageOptions& options, std::stop_token stop) {
+                                 std::stop_token stop) {
   MUSTER_CHECK(make_directories(folder));
   const auto needed = total_bytes(downloads);
   const auto free = free_bytes(folder);
   if (free && needed > *free) return tl::unexpected(disk_full(folder, needed, *free));
-  auto done = while_away<void>(stop, options.retry,
-                               [&] { return objects.download(bucket, downloads, folder, stop); });
+  auto done = objects.download(bucket, downloads, folder, stop);
   if (!done) {
     const auto left = free_bytes(folder);
     if (done.error().code == ErrorCode::io && left && *left < (1U << 20)) {
@@ -47,10 +46,8 @@ Result<Transferred> download_all(Objects& objects, const std::string& bucket,
 }
 
 Result<std::vector<Download>> plan(Objects& objects, const S3Location& from,
-                                   domain::Distribution distribution, int rank, int world,
-                                   const StageOptions& options, std::stop_token stop, bool* nothing) {
-  MUSTER_TRY(const auto all,
-             while_away<std::vector<ObjectInfo>>(stop, options.retry, [&] { return objects.list(from); }));
+                                   domain::Distribution distribution, int rank, int world, bool* nothing) {
+  MUSTER_TRY(const auto all, objects.list(from));
   *nothing = all.empty();
   std::map<std::string, Download> by_key;
   std::vector<std::string> keys;
@@ -75,15 +72,13 @@ std::string describe(const Transferred& amount) {
 }
 
 Result<Transferred> stage_channel(Objects& objects, const domain::Channel& channel, int rank, int world,
-                                  const std::string& folder, const StageOptions& options,
-                                  std::stop_token stop) {
+                                  const std::string& folder, std::stop_token stop) {
   const auto stage = [&]() -> Result<Transferred> {
     MUSTER_TRY(const auto from, parse_s3_uri(channel.s3_uri));
     bool nothing = false;
-    MUSTER_TRY(const auto downloads,
-               plan(objects, from, channel.distribution, rank, world, options, stop, &nothing));
+    MUSTER_TRY(const auto downloads, plan(objects, from, channel.distribution, rank, world, &nothing));
     if (nothing) return fail(ErrorCode::not_found, "no object under " + channel.s3_uri);
-    return download_all(objects, from.bucket, downloads, folder, options, stop);
+    return download_all(objects, from.bucket, downloads, folder, stop);
   };
   auto staged = stage();
   if (!staged) return tl::unexpected(staged.error().with_context("channel \"" + channel.name + "\""));
@@ -91,11 +86,11 @@ Result<Transferred> stage_channel(Objects& objects, const domain::Channel& chann
 }
 
 Result<Transferred> download_tree(Objects& objects, const S3Location& from, const std::string& folder,
-                                  const StageOptions& options, std::stop_token stop) {
+                                  std::stop_token stop) {
   bool nothing = false;
   MUSTER_TRY(const auto downloads,
-             plan(objects, from, domain::Distribution::fully_replicated, 0, 1, options, stop, &nothing));
-  return download_all(objects, from.bucket, downloads, folder, options, stop);
+             plan(objects, from, domain::Distribution::fully_replicated, 0, 1, &nothing));
+  return download_all(objects, from.bucket, downloads, folder, stop);
 }
 
 }  // namespace muster::runner

@@ -8,7 +8,7 @@
 
 #include "domain/launch.h"
 #include "runner/transfer/objects.h"
-#include "runner/transfer/retry.h"
+#include "runner/transfer/parallel.h"
 
 namespace muster::runner {
 
@@ -18,18 +18,13 @@ struct Transferred {
 };
 std::string describe(const Transferred& amount);  // "24.0 MiB in 12 files"
 
-struct StageOptions {
-  RetryOptions retry;
-};
-
 // `channel` into `folder` for the given rank. not_found when no object begins with the prefix; an empty share
 // of a sharded channel is fine. Errors name the channel, and a full disk with what is missing.
 Result<Transferred> stage_channel(Objects& objects, const domain::Channel& channel, int rank, int world,
-                                  const std::string& folder, const StageOptions& options,
-                                  std::stop_token stop);
+                                  const std::string& folder, std::stop_token stop);
 
 // Everything below `from` into `folder`; nothing there is fine (a first start).
 Result<Transferred> download_tree(Objects& objects, const S3Location& from, const std::string& folder,
-                                  const StageOptions& options, std::stop_token stop);
+                                  std::stop_token stop);
 
 }  // namespace muster::runner

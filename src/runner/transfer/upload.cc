@@ -79,10 +79,7 @@ class OutputUpload {
     if (root) MUSTER_CHECK(writer.add_tree(*root, stop_, said()));
     MUSTER_CHECK(writer.finish());
     MUSTER_CHECK(send(scratch.path(), to_));
-    for (int rank = parts - 1; rank > 0; --rank) {
-      const auto object = part_of(to_, rank);
-      MUSTER_CHECK(while_away<void>(stop_, context_.retry, [&] { return objects_.remove(object); }));
-    }
+    for (int rank = parts - 1; rank > 0; --rank) MUSTER_CHECK(objects_.remove(part_of(to_, rank)));
     return Transferred{writer.files(), writer.bytes()};
   }
 
@@ -90,15 +87,12 @@ class OutputUpload {
     const auto object = part_of(to_, rank);
     const auto name = output_.name + ".from-" + domain::host_name(rank);
     const Scratch scratch(context_.scratch, name);
-    MUSTER_TRY(const auto there, while_away<std::vector<ObjectInfo>>(stop_, context_.retry,
-                                                                     [&] { return objects_.list(object); }));
+    MUSTER_TRY(const auto there, objects_.list(object));
     if (there.empty()) {
       log("nothing came from " + domain::host_name(rank));
       return {};
     }
-    MUSTER_CHECK(while_away<void>(stop_, context_.retry, [&] {
-      return objects_.download(object.bucket, {{there.front(), name}}, context_.scratch, stop_);
-    }));
+    MUSTER_CHECK(objects_.download(object.bucket, {{there.front(), name}}, context_.scratch, stop_));
     return writer.add_archive(scratch.path(), stop_, said());
   }
 
@@ -141,8 +135,7 @@ class OutputUpload {
   // Two nodes that write one key: the last writer wins, and the log says so.
   Result<void> warn_of_conflicts(const std::vector<TreeEntry>& files) {
     if (context_.world == 1 || files.empty()) return {};
-    MUSTER_TRY(const auto there, while_away<std::vector<ObjectInfo>>(
-                                     stop_, context_.retry, [&] { return objects_.list(below(to_, "")); }));
+    MUSTER_TRY(const auto there, objects_.list(below(to_, "")));
     std::set<std::string> young;
     for (const auto& object : there) {
       if (object.modified >= context_.attempt_created) young.insert(object.key);
@@ -157,7 +150,7 @@ class OutputUpload {
   }
 
   Result<void> send(const std::string& path, const S3Location& object) {
-    auto sent = while_away<void>(stop_, context_.retry, [&] { return objects_.upload(path, object, stop_); });
+    auto sent = objects_.upload(path, object, stop_);
     if (!sent) return tl::unexpected(sent.error().with_context(to_string(object)));
     return {};
   }

@@ -23,7 +23,6 @@ struct UploadContext {
   std::string opt_ml = "/opt/ml";
   std::string scratch;  // folder for archives on their way
   int threads = 8;
-  RetryOptions retry;
   std::function<void(std::string)> log;  // a line for the job's log
 };
 

@@ -1,5 +1,6 @@
-#include "runner/transfer/retry.h"
+#include "runner/transfer/parallel.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
