@@ -45,9 +45,7 @@ int run_node(const std::string& folder) {
 
 int drain(const std::string& folder) {
   const auto drained = runner::drain(folder, kDrainPatience);
-  if (!drained) return fail_with(drained.error());
-  if (*drained) return 0;
-  return fail_with({ErrorCode::unavailable, "a part of what " + folder + " holds could not be shipped yet"});
+  return drained ? 0 : fail_with(drained.error());
 }
 
 }  // namespace

@@ -389,7 +389,7 @@ Result<int> run(Context context) {
   return shell.run();
 }
 
-Result<bool> drain(const std::string& folder, Millis patience_max) {
+Result<void> drain(const std::string& folder, Millis patience_max) {
   MUSTER_TRY(const auto launch, read_launch(folder));
   MUSTER_TRY(auto link, connect(launch.node.endpoint_url, launch.node.id, launch.token));
   MUSTER_TRY(auto spool, LogSpool::open(folder + "/spool"));
@@ -410,17 +410,17 @@ Result<bool> drain(const std::string& folder, Millis patience_max) {
     changed.wait(lock, [&] { return logs.has_value(); });
   }
   if (!*logs) {
-    if (logs->error().code == ErrorCode::cancelled) return true;  // the launch is over: nobody wants it
+    if (logs->error().code == ErrorCode::cancelled) return {};  // the launch is over: nobody wants it
     return tl::unexpected(logs->error());
   }
   MUSTER_TRY(const auto reports, read_reports(folder + "/spool/reports"));
   for (const auto& report : reports) {
     const auto answer = patience.repeat<domain::ReportAnswer>({}, [&] { return link->report(report); });
-    if (!answer && answer.error().code == ErrorCode::cancelled) return true;
+    if (!answer && answer.error().code == ErrorCode::cancelled) return {};
     if (!answer) return tl::unexpected(answer.error());
-    if (*answer == domain::ReportAnswer::stale) return true;
+    if (*answer == domain::ReportAnswer::stale) return {};
   }
-  return true;
+  return {};
 }
 
 }  // namespace muster::runner

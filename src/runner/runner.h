@@ -34,7 +34,8 @@ struct Context {
 // Exit code of the program: 0 when the final report was acknowledged. An error: the node cannot work at all.
 Result<int> run(Context context);
 
-// Ships what a runner that died left in `folder`. true: nothing is left, or nobody wants it any more.
-Result<bool> drain(const std::string& folder, Millis patience);
+// Ships what a runner that died left in `folder`. Success: nothing is left, or nobody wants it any more.
+// unavailable when the control plane does not take it within `patience`.
+Result<void> drain(const std::string& folder, Millis patience);
 
 }  // namespace muster::runner
