@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/testing.h"
+
 namespace muster::engine::contract {
 
 namespace {
@@ -13,12 +15,6 @@ const domain::Observation* find(const std::vector<domain::Observation>& all, con
   const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.id == id; });
   return found == all.end() ? nullptr : &*found;
 }
-
-#define ASSERT_OK(expression)                                    \
-  do {                                                           \
-    const auto result_ = (expression);                           \
-    ASSERT_TRUE(result_.has_value()) << result_.error().message; \
-  } while (false)
 
 }  // namespace
 

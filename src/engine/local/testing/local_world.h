@@ -17,15 +17,10 @@
 
 #include "base/assert.h"
 #include "base/file.h"
+#include "base/testing.h"
 #include "base/text.h"
 #include "engine/local/local_engine.h"
 #include "engine/local/run_folder.h"
-
-#define ASSERT_OK(expression)                                    \
-  do {                                                           \
-    const auto result_ = (expression);                           \
-    ASSERT_TRUE(result_.has_value()) << result_.error().message; \
-  } while (false)
 
 namespace muster::engine::local {
 
