@@ -1,12 +1,5 @@
-// The control service: one thread that owns the State, drains events, commits, and releases effects.
-//
-// The loop (docs/ARCHITECTURE.md): drain up to 256 waiting events; for each observe, decide, apply; one
-// scheduling cycle; one blocking transaction with all their commits; then release replies and effects. If
-// the transaction fails the whole State is loaded again, every command of the batch is answered
-// `unavailable`, and no effect leaves.
-//
-// Loop::step() (loop.h) is that loop's body. musterd's control thread calls it (running.h); the simulation
-// calls it with its own ports and clock: the same code.
+// What the APIs see of the control service: commands, and views of jobs, nodes and launches. How it works is
+// in loop.h; musterd runs it by running.h. Thread-safe.
 #pragma once
 
 #include <cstdint>
