@@ -3,7 +3,9 @@
 #include "runner/runner.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <spawn.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -92,6 +94,26 @@ bool eventually(const std::function<bool()>& holds) {
   return false;
 }
 
+constexpr int kNoMounts = 77;  // exit code: this machine lets us mount nothing
+
+// As a child whose /opt/ml is a disk of 2 MiB: a tmpfs in a mount namespace that ends with the process.
+int child_on_small_disk(const std::string& folder, const std::string& store) {
+  if (::unshare(CLONE_NEWNS) != 0) {
+    const auto map = [](int id) { return "0 " + std::to_string(id) + " 1\n"; };
+    const auto users = map(static_cast<int>(::getuid()));
+    const auto groups = map(static_cast<int>(::getgid()));
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return kNoMounts;
+    std::ofstream("/proc/self/setgroups") << "deny";
+    std::ofstream("/proc/self/uid_map") << users;
+    std::ofstream("/proc/self/gid_map") << groups;
+  }
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("tmpfs", (folder + "/ml").c_str(), "tmpfs", 0, "size=2m") != 0) {
+    return kNoMounts;
+  }
+  return child_main(folder, store);
+}
+
 class RunnerTest : public ::testing::Test {
  protected:
   ~RunnerTest() override {
@@ -124,7 +146,7 @@ class RunnerTest : public ::testing::Test {
   std::string folder_of(int rank) { return folder_ / ("run-" + std::to_string(rank)); }
   std::string ml(int rank = 0) { return folder_of(rank) + "/ml"; }
 
-  pid_t begin(const domain::NodeLaunch& launch) {
+  pid_t begin(const domain::NodeLaunch& launch, std::string mode = "child") {
     const auto folder = folder_of(launch.id.rank);
     fs::remove_all(folder);
     fs::create_directories(folder + "/ml");
@@ -132,7 +154,6 @@ class RunnerTest : public ::testing::Test {
     std::ofstream(folder + "/token") << "secret\n";
     fs::create_directories(folder_ / "store/b");
     auto self = fs::read_symlink("/proc/self/exe").string();
-    std::string mode = "child";
     auto run_folder = folder;
     auto store = folder_ / "store";
     char* argv[] = {self.data(), mode.data(), run_folder.data(), store.data(), nullptr};
@@ -420,6 +441,35 @@ TEST_F(RunnerTest, staging_and_upload_failures_end_the_job_with_the_reason) {
       << control_->exit_of().reason;
 }
 
+TEST_F(RunnerTest, a_disk_that_is_full_or_fills_while_staging_is_the_jobs_reason) {
+  auto launch = launch_of("echo never");
+  const auto stage = [&](const std::string& prefix) {
+    launch.workload.channels = {
+        {.name = "train", .s3_uri = "s3://b/" + prefix, .local_path = "/opt/ml/input/data/train"}};
+    return end(begin(launch, "child-on-small-disk"));
+  };
+  fs::create_directories(folder_ / "store/b/big");
+  std::ofstream(folder_ / "store/b/big/x") << std::string(3 << 20, 'x');
+  fs::create_directories(folder_ / "store/b/many");  // fits by its sizes, but each file takes a page
+  for (int i = 0; i < 700; ++i) std::ofstream(folder_ / ("store/b/many/" + std::to_string(i))) << 'x';
+
+  if (const int code = stage("big/"); code == kNoMounts) {
+    GTEST_SKIP() << "this machine lets a test mount nothing, neither as root nor in a user namespace";
+  }
+  EXPECT_EQ(control_->exit_of().cause, domain::Cause::program);
+  const auto large = control_->exit_of().reason;
+  EXPECT_EQ(large.rfind("channel \"train\": the node's disk is full: ", 0), 0U) << large;
+  EXPECT_NE(large.find("/train needs 3.0 MiB, "), std::string::npos) << large;
+
+  control_ = std::make_unique<FakeControl>();
+  launch.endpoint_url = control_->url();
+  stage("many/");
+  const auto small = control_->exit_of().reason;
+  EXPECT_EQ(small.rfind("channel \"train\": the node's disk is full: ", 0), 0U) << small;
+  EXPECT_NE(small.find("/train needs 700 B, 0 B are free"), std::string::npos) << small;
+  EXPECT_EQ(control_->text().find("never"), std::string::npos);
+}
+
 TEST_F(RunnerTest, stop_while_staging) {
   auto launch = launch_of("echo never");
   control_->request_stop(domain::Cause::user, Millis{1'000});
@@ -433,7 +483,9 @@ TEST_F(RunnerTest, stop_while_staging) {
 }  // namespace muster::runner
 
 int main(int argc, char** argv) {
-  if (argc == 4 && std::string(argv[1]) == "child") return muster::runner::child_main(argv[2], argv[3]);
+  const std::string mode = argc == 4 ? argv[1] : "";
+  if (mode == "child") return muster::runner::child_main(argv[2], argv[3]);
+  if (mode == "child-on-small-disk") return muster::runner::child_on_small_disk(argv[2], argv[3]);
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
