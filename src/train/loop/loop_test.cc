@@ -311,6 +311,18 @@ TEST(Run, ReportsInLinesAndLeavesAModel) {
   EXPECT_THAT(load_model(folder / "nothing").error().message, HasSubstr("no model in " + folder / "nothing"));
 }
 
+// A model that does not learn loses no more than the unigram entropy: of 4.16 nats (64 tokens) next to
+// nothing here, where every token is equally frequent.
+TEST(Run, LearnsMoreThanTwoNats) {
+  const auto text = tokens();
+  const auto trace = run_alone({.config = tiny({"train.steps=150"}), .train = &text});
+  ASSERT_EQ(trace.error, "");
+  ASSERT_EQ(trace.losses.size(), 150U);
+  EXPECT_NEAR(trace.losses.front(), std::log(64.0), 0.3);
+  const auto last = (trace.losses[147] + trace.losses[148] + trace.losses[149]) / 3;
+  EXPECT_GT(trace.losses.front() - last, 2.0) << last;
+}
+
 TEST(Evaluation, IsTheSameForAnyNumberOfRanks) {
   const auto data = tokens();
   const auto loader = Loader::create(data, 16, 1);
