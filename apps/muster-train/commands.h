@@ -1,5 +1,5 @@
 // The commands of muster-train, one function each: arguments in, exit code out (agent.h). main.cc reads the
-// command line.
+// command line. One thread: called once from main().
 #pragma once
 
 #include <optional>

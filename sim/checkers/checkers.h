@@ -1,4 +1,5 @@
-// What must hold in every world, at every commit and at the end. A violation is kept as a sentence.
+// What must hold in every world, at every commit and at the end. A violation is kept as a sentence. One
+// thread.
 #pragma once
 
 #include <map>

@@ -6,7 +6,8 @@
 //   at 60s    a exits 0 on every node
 //   expect    a ended succeeded
 //
-// They run in the same world as the random seeds, without faults but those that the text asks for.
+// They run in the same world as the random seeds, without faults but those that the text asks for. Worlds
+// share nothing: any thread may run one.
 #pragma once
 
 #include <string>

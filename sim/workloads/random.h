@@ -1,4 +1,5 @@
-// Random worlds: what is submitted, stopped and broken follows from the seed alone.
+// Random worlds: what is submitted, stopped and broken follows from the seed alone. Worlds share nothing: any
+// thread may run one.
 #pragma once
 
 #include <cstdint>

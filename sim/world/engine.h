@@ -1,5 +1,5 @@
 // The engine of the simulation: nodes, and runner processes on them. It knows the truth, so the checks about
-// double booking and half gangs are made here, at the moment of the launch.
+// double booking and half gangs are made here, at the moment of the launch. One thread, that of its world.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What may go wrong, and how often. All zero: a friendly world.
+// What may go wrong, and how often. All zero: a friendly world. Values only.
 #pragma once
 
 namespace muster::sim {

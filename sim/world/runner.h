@@ -2,7 +2,7 @@
 // leaves, by the protocol of domain/report.h. One process of the simulated engine.
 //
 // Reports go out one by one, each again until it is acknowledged; commands come by long poll. It trusts
-// nothing of the network: answers may be lost, late or doubled.
+// nothing of the network: answers may be lost, late or doubled. One thread, that of its world.
 #pragma once
 
 #include <deque>

@@ -1,5 +1,5 @@
 // The store of the simulated control plane: the memory store, a world that makes it fail, and a shadow of
-// what is durable.
+// what is durable. One thread, that of its world.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,7 @@
 // Virtual time: what happens next, in one order. Events of one instant run in the order of their making.
 //
-// The monotonic clock only moves here; the wall clock is it plus an offset that a test may step.
+// The monotonic clock only moves here; the wall clock is it plus an offset that a test may step. One thread,
+// that of its world.
 #pragma once
 
 #include <functional>

@@ -2,7 +2,7 @@
 //
 // One handler file a service (sagemaker, logs, s3, sts, iam, runner, nodes). A handler is a plain blocking
 // function: decoded request in, answer or Error out. How an Error is spelled on the wire is the protocol's
-// (JSON 1.1, Query, REST-XML), in one place each.
+// (JSON 1.1, Query, REST-XML), in one place each. Handlers are called by several threads at once.
 #pragma once
 
 #include <functional>

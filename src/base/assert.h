@@ -1,4 +1,4 @@
-// MUSTER_ASSERT: for programmer errors only, never for input. Stays on in release builds.
+// MUSTER_ASSERT: for programmer errors only, never for input. Stays on in release builds. Any thread.
 #pragma once
 
 namespace muster::base {

@@ -3,7 +3,7 @@
 // An Error is a small code, a message for a person, and the context that callers added on the way up. A
 // message names what was wrong with the value, the limit and the remedy. The codes are mapped once to HTTP
 // statuses and AWS error codes (api) and once to exit codes (cli). Libraries that throw are caught at the
-// adapter.
+// adapter. Values: copies may go to other threads, one object is for one thread at a time.
 #pragma once
 
 #include <string>

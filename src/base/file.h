@@ -1,4 +1,4 @@
-// Files and descriptors: RAII, whole-file reads, and writes that are either complete or absent.
+// Files and descriptors: RAII, whole reads, writes complete or absent. Functions: any thread; objects: one.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// Strong ids: a number with a type, so that a JobId cannot be passed where an AttemptId is meant.
+// Strong ids: a number with a type; a JobId cannot be passed where an AttemptId is meant. Values only.
 #pragma once
 
 #include <compare>

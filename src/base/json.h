@@ -1,7 +1,7 @@
 // JSON: Boost.JSON with our errors and typed access.
 //
 // Reading is strict about types and lenient about unknown members. Every error names the path of the member,
-// what was expected and what was found.
+// what was expected and what was found. Functions without state: any thread.
 #pragma once
 
 #include <boost/json/array.hpp>

@@ -1,7 +1,7 @@
 // A small deterministic generator: the same seed gives the same numbers on every machine and compiler.
 //
 // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). For simulations,
-// jitter and weight initialisation; never for secrets (base/crypto.h has random_bytes).
+// jitter and weight initialisation; never for secrets (base/crypto.h has random_bytes). One thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Small text functions that the standard library lacks.
+// Small text functions that the standard library lacks. Functions without state: any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Jobs: list, show, wait for, stop; and their logs. Each function is one command: it prints and answers the
-// exit code.
+// exit code. One thread.
 #pragma once
 
 #include <deque>

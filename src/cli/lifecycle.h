@@ -1,5 +1,5 @@
 // The service itself: up, down, env, doctor, nodes, prune. Each function is one command: it prints and
-// answers the exit code.
+// answers the exit code. One thread.
 #pragma once
 
 #include <functional>

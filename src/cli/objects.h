@@ -1,4 +1,5 @@
-// Objects: cp, ls, rm, mb, rb. Each function is one command: it prints and answers the exit code.
+// Objects: cp, ls, rm, mb, rb. Each function is one command: it prints and answers the exit code. One thread;
+// the transfers of `cp` run in parallel inside.
 #pragma once
 
 #include <string>

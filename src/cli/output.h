@@ -1,7 +1,7 @@
 // What the command line prints: tables for people, one JSON object for programs, errors with an exit code.
 //
 // Tables go to standard output, everything about the run itself (progress, errors) to standard error only
-// when it is not the result. No colour, no control codes unless standard output is a terminal.
+// when it is not the result. No colour, no control codes unless standard output is a terminal. One thread.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What every command starts from: which service is meant, and a client to it.
+// What every command starts from: which service is meant, and a client to it. One thread.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// `muster train` and `muster process`: a request in TOML, uploads, the job, and watching it.
+// `muster train` and `muster process`: a request in TOML, uploads, the job, and watching it. One thread;
+// uploads run in parallel inside.
 #pragma once
 
 #include <string>

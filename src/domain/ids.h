@@ -1,4 +1,4 @@
-// Names and ids of the domain.
+// Names and ids of the domain. Values only.
 #pragma once
 
 #include <optional>

@@ -2,7 +2,7 @@
 //
 // Reports are numbered from 1 per LaunchId and sent at least once: a report is applied if it is the next one;
 // an older one is acknowledged as a duplicate; a gap is refused. Commands are not deltas but the full desired
-// state, so a lost or repeated one does no harm.
+// state, so a lost or repeated one does no harm. Values only.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // For tests of this folder: a handler made of a lambda, a server on a free port, and a raw socket that can
-// misbehave.
+// misbehave. A RawSocket is for one thread at a time.
 #pragma once
 
 #include <arpa/inet.h>

@@ -1,7 +1,8 @@
 // Orders: effects of the control core made concrete, so that whoever carries them out needs nothing of State.
 //
 // perform() carries one out, blocking: the pool of musterd and the simulation call the same function. Every
-// order may be repeated.
+// order may be repeated. Threading: perform() runs on any number of threads at once, as its ports allow;
+// orders are values.
 #pragma once
 
 #include <optional>

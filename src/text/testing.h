@@ -1,4 +1,5 @@
-// A small text and a tokenizer trained on it, made once a test program.
+// A small text and a tokenizer trained on it, made once a test program. Any thread: both are made once and
+// never change.
 #pragma once
 
 #include <gtest/gtest.h>

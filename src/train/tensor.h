@@ -1,6 +1,6 @@
 // The one door to libtorch: every other header of src/train stays free of it, or names at::Tensor by a
 // forward declaration. This header is also the precompiled header of all files that use tensors
-// (cmake/Torch.cmake).
+// (cmake/Torch.cmake). Includes only; nothing to call.
 #pragma once
 
 #if defined(__GNUC__)

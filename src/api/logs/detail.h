@@ -1,4 +1,4 @@
-// Shared by the operations of this folder; not for others.
+// Shared by the operations of this folder; not for others. Functions without state: any thread.
 #pragma once
 
 #include <optional>

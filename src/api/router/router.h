@@ -8,6 +8,8 @@
 //   scope logs       JSON 1.1    X-Amz-Target Logs_20140328.*
 //   scope sts, iam   Query
 //   scope muster     /api/v1/*   management; refused to the credentials of jobs
+//
+// Thread-safe: requests come from several threads at once.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// Helpers inside control: one job changed on a copy, and the rules that follow from a change.
+// Helpers inside control: one job changed on a copy, and the rules that follow from a change. Pure; one
+// thread.
 #pragma once
 
 #include <optional>

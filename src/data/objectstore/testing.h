@@ -1,4 +1,5 @@
-// Helpers of the tests of object stores: bodies from text, objects as text, and a look at the disk.
+// Helpers of the tests of object stores: bodies from text, objects as text, and a look at the disk. One
+// thread.
 #pragma once
 
 #include <unistd.h>

@@ -1,5 +1,6 @@
 // A small S3 in memory for the tests of this folder: it checks every signature and body hash, and can be told
-// to fail. Not a model of S3's finer rules; those are tested against the real servers in tests/.
+// to fail. Not a model of S3's finer rules; those are tested against the real servers in tests/. Threading:
+// put(), objects() and the counters from any thread; `fault` is set while no request runs.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -2,6 +2,8 @@
 //
 // An adapter's test program compiles engine_contract.cc, and instantiates the suite with a factory:
 //   INSTANTIATE_TEST_SUITE_P(Local, EngineContract, testing::Values(MakeSubject(make_local_subject)));
+//
+// One thread.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // What this machine can isolate, tried out: for `muster doctor` and for the lines that `muster up` prints.
+// Any thread; calls share nothing but the folder.
 #pragma once
 
 #include <string>

@@ -2,7 +2,8 @@
 //
 // The engine spawns the runner with MUSTER_NODE_FDS=1: then descriptor 3 holds the folder's lock and 4 is a
 // pipe on which one NodeReport is written, after which it is closed. Without it (a runner started by hand or
-// by another engine) the runner takes the lock itself and nobody listens.
+// by another engine) the runner takes the lock itself and nobody listens. One thread, the first of its
+// process.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
 // What the local engine found on this machine when it started: its nodes, its user for jobs, its limits, and
-// whether namespaces work.
+// whether namespaces work. Any thread; calls share nothing but the folder and the control groups of their
+// options.
 #pragma once
 
 #include <string>

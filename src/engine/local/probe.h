@@ -1,4 +1,5 @@
-// Tries a node out: makes one with the real runner program, hears what is in force, and takes it down.
+// Tries a node out: makes one with the real runner program, hears what is in force, and takes it down. Any
+// thread; calls share nothing but the folders that they are given.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Whom the jobs of the local engine run as.
+// Whom the jobs of the local engine run as. Functions without state: any thread.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Who listens on a TCP port of this machine, as far as /proc tells. For error messages.
+// Who listens on a TCP port of this machine, as far as /proc tells. For error messages. Any thread.
 #pragma once
 
 #include <cstdint>

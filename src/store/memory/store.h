@@ -1,7 +1,8 @@
 // The Store in memory, for tests and the simulation. Holds encoded records, so the codecs are exercised as
 // by a disk. Like a disk it outlives its users: open_epoch() and load() serve a restarted loop.
 //
-// Faults: fail_after(n) lets n commits pass and fails the next ones until heal().
+// Faults: fail_after(n) lets n commits pass and fails the next ones until heal(). One thread, as the port
+// asks.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // The text of manifest.json: between CheckpointInfo and bytes. Internal to ckpt.
 //
 // One line: {"crc32c":"xxxxxxxx","manifest":{...}}, the checksum over the bytes of the inner object, so that
-// a flipped bit in a number is noticed too.
+// a flipped bit in a number is noticed too. Functions without state: any thread.
 #pragma once
 
 #include <string>

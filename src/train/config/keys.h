@@ -1,4 +1,5 @@
-// The table of keys, bound to the members of one Config. Internal to config.
+// The table of keys, bound to the members of one Config. Internal to config. Any thread; a Config is changed
+// by one thread at a time.
 #pragma once
 
 #include <limits>

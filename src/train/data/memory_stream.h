@@ -1,4 +1,4 @@
-// A token stream in memory: for tests. Every token stands for three bytes of text.
+// A token stream in memory: for tests. Every token stands for three bytes of text. Never changes: any thread.
 #pragma once
 
 #include <algorithm>

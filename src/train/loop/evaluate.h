@@ -1,4 +1,4 @@
-// Loss and bits per byte on held-out text.
+// Loss and bits per byte on held-out text. One thread a rank: each calls with its own model and comm.
 #pragma once
 
 #include <cstdint>

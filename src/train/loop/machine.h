@@ -1,4 +1,4 @@
-// What this machine gives a rank, and what its bits depend on.
+// What this machine gives a rank, and what its bits depend on. Any thread; choose_threads() once a rank.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
 // One rank of a training run as a process: joins the others, opens the data, trains, and says how it ended.
+// Called once a process, from main().
 #pragma once
 
 #include <set>

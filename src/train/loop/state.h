@@ -1,5 +1,6 @@
 // The durable state of a training run as checkpoint tensors: parameters and the two moments of AdamW, by the
-// names of the parameter table. Nothing in it depends on how many ranks wrote it.
+// names of the parameter table. Nothing in it depends on how many ranks wrote it. Any thread; a model or a
+// folder is for one thread at a time.
 #pragma once
 
 #include <string>

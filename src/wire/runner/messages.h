@@ -1,11 +1,11 @@
 // JSON of the runner protocol and of the launch file. docs/formats/runner-protocol.md.
 //
 // Routes, all below /api/v1/runner/<launch id>, with `Authorization: Bearer <runner token>`:
-//   POST reports                     RankReport        -> {"answer": "applied" | "duplicate" | "gap"}; 410
-//   stale GET  commands?after=N            long poll, <= 25 s -> Desired; 410 stale POST logs
-//   {first_sequence, lines: [[time ms, text], ...]} -> {next_sequence} GET  credentials                 ->
-//   the JSON of AWS_CONTAINER_CREDENTIALS_FULL_URI
-// Lines that are not UTF-8 travel as [time ms, null, base64].
+//   POST reports             RankReport -> {"answer": "applied" | "duplicate" | "gap"}; 410: stale
+//   GET  commands?after=N    long poll, <= 25 s -> Desired; 410: stale
+//   POST logs                {first_sequence, lines: [[time ms, text], ...]} -> {next_sequence}
+//   GET  credentials         -> the JSON of AWS_CONTAINER_CREDENTIALS_FULL_URI
+// Lines that are not UTF-8 travel as [time ms, null, base64]. Functions without state: any thread.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
 // The bodies of S3 requests: streamed into the store, or whole and small; checked against what was signed.
+// One request is one thread.
 #pragma once
 
 #include <memory>

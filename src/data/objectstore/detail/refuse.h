@@ -1,4 +1,4 @@
-// How the object store says no.
+// How the object store says no. Any thread.
 #pragma once
 
 #include <string>

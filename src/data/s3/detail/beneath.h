@@ -1,5 +1,7 @@
 // Files made below one folder and nowhere else, whatever their paths say: openat2(RESOLVE_BENEATH) where the
 // kernel has it, a walk that follows no link where not. A file has a temporary name until it is complete.
+// Threading: a Folder is for any number of threads at once, a NewFile for one but for write_at, which may run
+// on several.
 #pragma once
 
 #include <string>

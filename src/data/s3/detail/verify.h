@@ -1,4 +1,4 @@
-// A file on disk against the checksum that the server has of the object.
+// A file on disk against the checksum that the server has of the object. Functions without state: any thread.
 #pragma once
 
 #include <cstdint>

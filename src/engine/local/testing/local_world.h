@@ -1,4 +1,5 @@
-// A data directory and a local engine on it whose runners are testing/test_runner.cc. For tests.
+// A data directory and a local engine on it whose runners are testing/test_runner.cc. For tests. One thread,
+// that of the test; exits are noted from any.
 #pragma once
 
 #include <fcntl.h>

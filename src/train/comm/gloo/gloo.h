@@ -1,7 +1,8 @@
 // The gloo backend of comm, and the store by which its ranks find each other; both are c10d's.
 //
 // The store is hosted by node 0's agent (StoreServer), so that it outlives any rank. A peer that dies shows
-// as an error within milliseconds; one that hangs, by the time-out. No libtorch type shows here.
+// as an error within milliseconds; one that hangs, by the time-out. No libtorch type shows here. Threading:
+// functions may be called by any thread; a Transport is for one thread, its rank's.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // What a Model is made of: flat buffers, the blocks as views of them, work space. For model.cc, generation
-// and tests.
+// and tests. One thread at a time.
 #pragma once
 
 #include <vector>
