@@ -65,13 +65,13 @@ class Pool final : public Executor {
 
 JobSummary summary_of(const domain::Job& job) {
   return {job.id,       job.kind,     job.name,  job.created,
-          job.modified, std::nullopt, job.phase, job.stop.has_value(),
+          job.modified, std::nullopt, job.phase, job.stop ? std::optional(job.stop->cause) : std::nullopt,
           std::nullopt, std::nullopt};
 }
 
 JobSummary summary_of(const control::EndedJob& job) {
   return {job.id, job.kind,    job.name, job.created, job.modified, job.ended, domain::Phase::ended,
-          false,  job.outcome, job.cause};
+          {},     job.outcome, job.cause};
 }
 
 Result<domain::Record> read(ports::Store& store, domain::RecordKind kind, domain::JobId id) {

@@ -35,7 +35,7 @@ struct JobSummary {
   Time modified;
   std::optional<Time> ended;
   domain::Phase phase = domain::Phase::queued;
-  bool stopping = false;
+  std::optional<domain::Cause> stop;  // of a live job: why it is being stopped
   std::optional<domain::Outcome> outcome;
   std::optional<domain::Cause> cause;
 };

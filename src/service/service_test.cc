@@ -258,6 +258,19 @@ TEST_F(ServiceTest, ALaunchErrorIsInTheLogsAndInTheReason) {
             "muster: the launch failed: no program nanny");
 }
 
+// What List shows of a job that winds down is told by the cause, as in Describe.
+TEST_F(ServiceTest, TheSummaryOfAJobThatFailsSaysWhyItIsStopped) {
+  ASSERT_TRUE(submit("demo", 2));
+  ASSERT_TRUE(engine_.wait([&] { return engine_.gangs.size() == 1; }));
+  EXPECT_EQ(service_->jobs(JobKind::training)->at(0).stop, std::nullopt);
+  domain::RankReport failed{engine_.gangs[0].nodes[0].id, 1, RankPhase::exited, {}, {}};
+  failed.exit = domain::RankExit{1, 0, domain::Cause::program, "boom", {}};
+  ASSERT_TRUE(service_->call(control::Report{failed}));
+  EXPECT_EQ(service_->jobs(JobKind::training)->at(0).stop, domain::Cause::program);
+  ASSERT_TRUE(service_->call(control::StopJob{JobKind::training, "demo"}));
+  EXPECT_EQ(service_->jobs(JobKind::training)->at(0).stop, domain::Cause::user);
+}
+
 TEST_F(ServiceTest, WhatCannotRunIsRefusedWithTheNumbers) {
   ASSERT_TRUE(eventually([&] { return service_->nodes()->size() == 2; }));
   const auto refused = submit("wide", 8);

@@ -11,9 +11,7 @@ namespace {
 
 using service::JobSummary;
 
-std::string_view status_of(const JobSummary& job) {
-  return primary_status(job.phase, job.stopping, job.outcome);
-}
+std::string_view status_of(const JobSummary& job) { return primary_status(job.phase, job.stop, job.outcome); }
 
 // Seconds as JSON writes them, against milliseconds as kept: compared in milliseconds.
 std::optional<Time> opt_time(const json::Object& request, std::string_view name) {

@@ -129,7 +129,7 @@ ApiResult<json::Object> list(const Context& context, const json::Object& request
     out["CreationTime"] = job.created.unix_seconds();
     out["LastModifiedTime"] = job.modified.unix_seconds();
     if (job.ended) out["ProcessingEndTime"] = job.ended->unix_seconds();
-    out["ProcessingJobStatus"] = primary_status(job.phase, job.stopping, job.outcome);
+    out["ProcessingJobStatus"] = primary_status(job.phase, job.stop, job.outcome);
     return out;
   });
 }

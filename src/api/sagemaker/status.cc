@@ -1,5 +1,7 @@
 #include "api/sagemaker/status.h"
 
+#include <algorithm>
+
 #include "base/assert.h"
 #include "base/text.h"
 
@@ -27,25 +29,26 @@ std::string_view ended_status(Outcome outcome) {
 // A job that was placed within this time of entering the queue never shows as Pending.
 constexpr Millis kWaitShown{1000};
 
-}  // namespace
-
-bool shows_stopping(const Job& job) {
-  return job.stop && (job.stop->cause == Cause::user || job.stop->cause == Cause::limit);
+std::optional<Cause> stop_of(const Job& job) {
+  return job.stop ? std::optional(job.stop->cause) : std::nullopt;
 }
 
-std::string_view primary_status(Phase phase, bool stopping, std::optional<Outcome> outcome) {
+bool shows_stopping(std::optional<Cause> stop) { return stop == Cause::user || stop == Cause::limit; }
+
+}  // namespace
+
+std::string_view primary_status(Phase phase, std::optional<Cause> stop, std::optional<Outcome> outcome) {
   if (phase == Phase::ended) return ended_status(outcome.value_or(Outcome::failed));
-  return stopping ? "Stopping" : "InProgress";
+  return shows_stopping(stop) ? "Stopping" : "InProgress";
 }
 
 std::string_view primary_status(const Job& job) {
-  return primary_status(job.phase, shows_stopping(job),
-                        job.end ? std::optional(job.end->outcome) : std::nullopt);
+  return primary_status(job.phase, stop_of(job), job.end ? std::optional(job.end->outcome) : std::nullopt);
 }
 
-std::string_view secondary_status(Phase phase, bool stopping, std::optional<Outcome> outcome,
+std::string_view secondary_status(Phase phase, std::optional<Cause> stop, std::optional<Outcome> outcome,
                                   std::optional<Cause> cause) {
-  if (stopping && phase != Phase::finishing && phase != Phase::ended) return "Stopping";
+  if (shows_stopping(stop) && phase != Phase::finishing && phase != Phase::ended) return "Stopping";
   switch (phase) {
     case Phase::queued:
       return "Pending";
@@ -92,8 +95,10 @@ std::vector<StatusTransition> secondary_transitions(const Job& job, std::string_
     } else {
       const auto outcome = job.end ? std::optional(job.end->outcome) : std::nullopt;
       const auto cause = job.end ? std::optional(job.end->cause) : std::nullopt;
-      const bool stopping = entry.stopping && shows_stopping(job);
-      const auto status = secondary_status(entry.phase, stopping, outcome, cause);
+      // The stop of an earlier attempt was a failure that has been retried, whatever stops the job now.
+      const bool stopping = entry.stopping && entry.attempt == std::max(job.attempts, 1);
+      const auto status =
+          secondary_status(entry.phase, stopping ? stop_of(job) : std::nullopt, outcome, cause);
       enter(status, entry.at, last && !explanation.empty() ? std::string(explanation) : entry.message);
     }
   }

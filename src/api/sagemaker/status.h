@@ -15,13 +15,12 @@
 
 namespace muster::api::sagemaker {
 
-// The primary status, which is also the status of a processing job. `stopping`: a stop by the user or a limit
-// is under way.
-std::string_view primary_status(domain::Phase phase, bool stopping, std::optional<domain::Outcome> outcome);
+// The primary status, which is also the status of a processing job. `stop`: why a job that has not ended is
+// being stopped. It shows as Stopping when a user or the run time limit is the cause; a job that winds down
+// because it failed does not.
+std::string_view primary_status(domain::Phase phase, std::optional<domain::Cause> stop,
+                                std::optional<domain::Outcome> outcome);
 std::string_view primary_status(const domain::Job& job);
-
-// True while a stop shows as Stopping: asked for by the user, or by the run-time limit.
-bool shows_stopping(const domain::Job& job);
 
 struct StatusTransition {
   std::string_view status;
@@ -36,8 +35,8 @@ struct StatusTransition {
 std::vector<StatusTransition> secondary_transitions(const domain::Job& job, std::string_view explanation,
                                                     std::string_view notice);
 // The last of them, from what List knows.
-std::string_view secondary_status(domain::Phase phase, bool stopping, std::optional<domain::Outcome> outcome,
-                                  std::optional<domain::Cause> cause);
+std::string_view secondary_status(domain::Phase phase, std::optional<domain::Cause> stop,
+                                  std::optional<domain::Outcome> outcome, std::optional<domain::Cause> cause);
 
 // "AlgorithmError: exit code 3: ...", "InternalServerError: ...": at most 1,024 characters. Empty unless
 // failed.

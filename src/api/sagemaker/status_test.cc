@@ -84,6 +84,37 @@ TEST(Status, AnotherRanksFailureIsNotAStop) {
   EXPECT_THAT(statuses(job), ElementsAre("Starting", "Downloading", "Training"));
 }
 
+// Describe, List and StatusEquals all ask the same function.
+TEST(Status, IsStoppingByItsCause) {
+  struct Row {
+    std::optional<Cause> stop;
+    std::string_view primary, secondary;
+  };
+  for (const auto& row :
+       {Row{{}, "InProgress", "Training"}, Row{Cause::program, "InProgress", "Training"},
+        Row{Cause::infrastructure, "InProgress", "Training"}, Row{Cause::user, "Stopping", "Stopping"},
+        Row{Cause::limit, "Stopping", "Stopping"}}) {
+    EXPECT_EQ(primary_status(Phase::running, row.stop, {}), row.primary);
+    EXPECT_EQ(secondary_status(Phase::running, row.stop, {}, {}), row.secondary);
+    EXPECT_EQ(primary_status(Phase::ended, row.stop, Outcome::failed), "Failed");
+  }
+}
+
+// Its first attempt was wound down after a lost node, its second is stopped by a user.
+TEST(Status, AStopSaysNothingOfEarlierAttempts) {
+  auto job =
+      job_with({{0, Phase::queued}, {0, Phase::launching}, {10, Phase::preparing}, {20, Phase::running}});
+  job.history.push_back({.at = Time{30}, .phase = Phase::running, .stopping = true, .attempt = 1});
+  job.history.push_back({.at = Time{40}, .phase = Phase::queued, .attempt = 1});
+  job.history.push_back({.at = Time{41}, .phase = Phase::launching, .attempt = 2});
+  job.history.push_back({.at = Time{50}, .phase = Phase::running, .attempt = 2});
+  job.history.push_back({.at = Time{60}, .phase = Phase::running, .stopping = true, .attempt = 2});
+  job.attempts = 2;
+  job.stop = Stop{Cause::user, Time{60}};
+  EXPECT_THAT(statuses(job),
+              ElementsAre("Starting", "Downloading", "Training", "Starting", "Training", "Stopping"));
+}
+
 TEST(Status, ARetryGoesBackToStarting) {
   const auto job = job_with({{0, Phase::queued},
                              {0, Phase::launching},
@@ -97,11 +128,12 @@ TEST(Status, ARetryGoesBackToStarting) {
 
 TEST(Status, IsTotal) {
   for (int phase = 0; phase <= static_cast<int>(Phase::ended); ++phase) {
-    for (const bool stopping : {false, true}) {
+    for (const auto stop :
+         {std::optional<Cause>(), std::optional(Cause::user), std::optional(Cause::program)}) {
       for (const auto outcome : {Outcome::succeeded, Outcome::failed, Outcome::stopped}) {
         for (const auto cause : {Cause::program, Cause::user, Cause::infrastructure, Cause::limit}) {
-          EXPECT_FALSE(primary_status(static_cast<Phase>(phase), stopping, outcome).empty());
-          EXPECT_FALSE(secondary_status(static_cast<Phase>(phase), stopping, outcome, cause).empty());
+          EXPECT_FALSE(primary_status(static_cast<Phase>(phase), stop, outcome).empty());
+          EXPECT_FALSE(secondary_status(static_cast<Phase>(phase), stop, outcome, cause).empty());
         }
       }
     }

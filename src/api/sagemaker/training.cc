@@ -240,8 +240,8 @@ ApiResult<json::Object> list(const Context& context, const json::Object& request
     out["CreationTime"] = job.created.unix_seconds();
     out["LastModifiedTime"] = job.modified.unix_seconds();
     if (job.ended) out["TrainingEndTime"] = job.ended->unix_seconds();
-    out["TrainingJobStatus"] = primary_status(job.phase, job.stopping, job.outcome);
-    out["SecondaryStatus"] = secondary_status(job.phase, job.stopping, job.outcome, job.cause);
+    out["TrainingJobStatus"] = primary_status(job.phase, job.stop, job.outcome);
+    out["SecondaryStatus"] = secondary_status(job.phase, job.stop, job.outcome, job.cause);
     return out;
   });
 }
