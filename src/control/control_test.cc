@@ -195,7 +195,9 @@ TEST_F(ControlTest, AnObservationOlderThanTheLaunchDoesNotLoseIt) {
 }
 
 TEST_F(ControlTest, PruneForgetsOnlyWhatEndedBefore) {
+  const auto id = control.state.jobs.begin()->first;
   for (const int r : {0, 1}) control.send(RankGone{launch(r), "killed"});
+  EXPECT_EQ(control.job_put(id).end->reason, "algo-1 on node-1 was lost: killed");  // no word of an API
   control.now = Time{5'000};
   EXPECT_TRUE(control.send(PruneJobs{Time{1'000}}).pruned.empty());
   EXPECT_EQ(control.send(PruneJobs{Time{1'001}}).pruned_names, std::vector<std::string>{"a"});

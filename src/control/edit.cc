@@ -144,7 +144,7 @@ void Edit::retry_or_fail() {
                                                std::to_string(job.retries + 1) + ")";
     domain::End how{.outcome = Outcome::failed,
                     .cause = Cause::infrastructure,
-                    .reason = "InternalServerError: " + reason + tries,
+                    .reason = reason + tries,
                     .exit_code = std::nullopt,
                     .exit_message = {}};
     auto message = "Failed: " + how.reason;

@@ -139,7 +139,8 @@ struct Attempt {
   bool operator==(const Attempt&) const = default;
 };
 
-// Log names, as SageMaker spells them; pure functions of the job.
+// Where a job's lines are in the log store: names that clients of the field look for (they are SageMaker's).
+// Pure functions of the job.
 std::string log_group(JobKind kind);  // /aws/sagemaker/TrainingJobs
 std::string log_stream(std::string_view job_name, int rank, Time attempt_created);  // <job>/algo-1-<unix ms>
 std::string host_name(int rank);                                                    // algo-<rank+1>

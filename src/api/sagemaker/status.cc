@@ -111,8 +111,7 @@ std::string failure_reason(const Job& job) {
   if (!job.end || job.end->outcome != Outcome::failed) return {};
   const bool program = job.end->cause == Cause::program;
   const std::string_view kind = program ? "AlgorithmError: " : "InternalServerError: ";
-  auto reason = job.end->reason;
-  if (reason.rfind(kind, 0) != 0) reason = std::string(kind) + reason;
+  auto reason = std::string(kind) + job.end->reason;
   if (program && job.end->exit_code && reason.find("exit code") == std::string::npos) {
     const auto code = ", exit code: " + std::to_string(*job.end->exit_code);
     return clip_characters(reason, domain::kReasonMax - code.size()) + code;
