@@ -373,7 +373,7 @@ void World::stop(domain::JobKind kind, const std::string& name, Answered answere
 void World::prune(Answered answered) {
   begin("prune", control::PruneJobs{timeline_.now() + Millis{1}}, [this, answered](const auto& reply, int) {
     if (reply) {
-      for (const auto& name : reply->pruned_names) checkers_.pruned(name);
+      for (const auto& job : reply->pruned) checkers_.pruned(job.name);
     }
     if (answered) answered(reply);
   });

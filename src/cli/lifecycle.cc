@@ -427,14 +427,9 @@ std::optional<std::int64_t> parse_age(const std::string& text) {
   }
 }
 
-struct ArtifactPrefix {
-  std::string job;
-  data::s3::Place place;
-};
-
 // Where ended training jobs put their archives: <S3OutputPath>/<job>/.
-std::vector<ArtifactPrefix> artifact_prefixes(Client& client) {
-  std::vector<ArtifactPrefix> out;
+ArtifactPlaces artifact_places(Client& client) {
+  ArtifactPlaces out;
   json::Object request;
   request["MaxResults"] = 100;
   for (;;) {
@@ -448,7 +443,7 @@ std::vector<ArtifactPrefix> artifact_prefixes(Client& client) {
       const auto at = job->artifacts.rfind(marker);
       if (at == std::string::npos) continue;
       auto place = parse_s3_uri(job->artifacts.substr(0, at + name.size() + 2));
-      if (place) out.push_back({name, *std::move(place)});
+      if (place) out[name] = *std::move(place);
     }
     if (!page->contains("NextToken")) return out;
     request["NextToken"] = page->at("NextToken");
@@ -456,6 +451,16 @@ std::vector<ArtifactPrefix> artifact_prefixes(Client& client) {
 }
 
 }  // namespace
+
+std::vector<data::s3::Place> places_of(const json::Array& pruned, const ArtifactPlaces& written) {
+  std::vector<data::s3::Place> out;
+  for (const auto& job : pruned) {
+    if (json::opt_string(job.as_object(), "kind") != "training") continue;
+    const auto place = written.find(json::opt_string(job.as_object(), "name").value_or(""));
+    if (place != written.end()) out.push_back(place->second);
+  }
+  return out;
+}
 
 int prune(const Common& common, const PruneOptions& options) {
   const auto seconds = parse_age(options.older_than);
@@ -466,15 +471,14 @@ int prune(const Common& common, const PruneOptions& options) {
   }
   auto session = open_session(common);
   if (!session) return print_error(session.error());
-  const auto prefixes = options.objects ? artifact_prefixes(session->client) : std::vector<ArtifactPrefix>{};
+  const auto written = options.objects ? artifact_places(session->client) : ArtifactPlaces{};
   json::Object request;
   request["older_than_seconds"] = *seconds;
   const auto answer = session->client.post("/api/v1/prune", request);
   if (!answer) return print_error(answer.error());
-  const auto names = json::string_list(answer->at("pruned").as_array());
+  const auto& pruned = answer->at("pruned").as_array();
   std::uint64_t removed = 0;
-  for (const auto& [job, place] : prefixes) {
-    if (std::find(names.begin(), names.end(), job) == names.end()) continue;
+  for (const auto& place : places_of(pruned, written)) {
     const auto some = remove_prefix(*session->s3, place);
     if (!some) return print_error(some.error());
     removed += *some;
@@ -485,7 +489,7 @@ int prune(const Common& common, const PruneOptions& options) {
     out["objects_removed"] = removed;
     print_json(out);
   } else {
-    std::cout << "Forgot " << names.size() << (names.size() == 1 ? " job" : " jobs")
+    std::cout << "Forgot " << pruned.size() << (pruned.size() == 1 ? " job" : " jobs")
               << " that ended more than " << options.older_than << " ago, with their logs"
               << (options.objects ? ", and removed " + std::to_string(removed) + " objects" : "")
               << (uploads == 0 ? "" : "; aborted " + std::to_string(uploads) + " abandoned uploads") << "\n";

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "cli/session.h"
+#include "data/s3/client.h"
 
 namespace muster::cli {
 
@@ -47,5 +50,11 @@ struct PruneOptions {
   bool objects = false;           // also what the jobs wrote below their output paths
 };
 int prune(const Common& common, const PruneOptions& options);
+
+// Where training jobs have written, by their names.
+using ArtifactPlaces = std::map<std::string, data::s3::Place>;
+// What may go with the jobs that a prune has forgotten (`pruned` of its answer): the places of its training
+// jobs. A processing job of the same name has no part in them.
+std::vector<data::s3::Place> places_of(const json::Array& pruned, const ArtifactPlaces& written);
 
 }  // namespace muster::cli

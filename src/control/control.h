@@ -95,13 +95,19 @@ using Event = std::variant<SubmitJob, StopJob, PruneJobs, AddAccessKey, OutboxDo
 
 // ---- what a decision is ----
 
+// A job as users know it: its name is unique among jobs of its kind only.
+struct JobName {
+  domain::JobKind kind = domain::JobKind::training;
+  std::string name;
+  bool operator==(const JobName&) const = default;
+};
+
 // The answer to the caller of a command; leaves only after the commit.
 struct Reply {
   std::optional<Error> error;                                   // a refusal
   domain::JobId job;                                            // SubmitJob
   domain::ReportAnswer answer = domain::ReportAnswer::applied;  // Report
-  std::vector<domain::JobId> pruned;
-  std::vector<std::string> pruned_names;
+  std::vector<JobName> pruned;                                  // PruneJobs
 };
 
 struct Decision {

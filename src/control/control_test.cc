@@ -200,7 +200,8 @@ TEST_F(ControlTest, PruneForgetsOnlyWhatEndedBefore) {
   EXPECT_EQ(control.job_put(id).end->reason, "algo-1 on node-1 was lost: killed");  // no word of an API
   control.now = Time{5'000};
   EXPECT_TRUE(control.send(PruneJobs{Time{1'000}}).pruned.empty());
-  EXPECT_EQ(control.send(PruneJobs{Time{1'001}}).pruned_names, std::vector<std::string>{"a"});
+  EXPECT_EQ(control.send(PruneJobs{Time{1'001}}).pruned,
+            (std::vector<JobName>{{domain::JobKind::training, "a"}}));
   ASSERT_EQ(control.state.outbox.size(), 1U);
   EXPECT_EQ(control.state.outbox.begin()->second.body,
             R"({"group":"/aws/sagemaker/TrainingJobs","prefix":"a/","until":1000})");

@@ -114,8 +114,7 @@ struct Decide {
     auto counters = state.counters;
     for (const auto& [id, job] : state.ended) {
       if (job.ended >= event.before) continue;
-      reply.pruned.push_back(id);
-      reply.pruned_names.push_back(job.name);
+      reply.pruned.push_back({job.kind, job.name});
       decision.commit.changes.emplace_back(domain::Erase{domain::RecordKind::job, to_string(id)});
       decision.commit.changes.emplace_back(domain::Erase{domain::RecordKind::request, to_string(id)});
       // Streams made after the end belong to a later job of the same name.

@@ -74,8 +74,11 @@ ApiResult<json::Object> ManageApi::prune(std::string_view body, const Caller& ca
   MUSTER_TRY_API(const auto reply,
                  service_.call(control::PruneJobs{caller.now - std::chrono::seconds(*seconds)}));
   if (reply.error) return refuse(*reply.error);
+  json::Array pruned;
+  for (const auto& job : reply.pruned)
+    pruned.push_back(json::Object{{"kind", to_string(job.kind)}, {"name", job.name}});
   json::Object out;
-  out["pruned"] = json::from_string_list(reply.pruned_names);
+  out["pruned"] = std::move(pruned);
   out["uploads_aborted"] = *aborted;
   return out;
 }

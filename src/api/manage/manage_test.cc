@@ -72,8 +72,13 @@ TEST_F(Manage, ListsNodesAndWhatTheyDo) {
 }
 
 TEST_F(Manage, PruneForgetsJobsThatEndedBeforeTheLimit) {
-  service_.views.emplace_back().job.name = "old";
-  EXPECT_EQ(prune(86'400), R"(200 {"pruned":["old"],"uploads_aborted":0})");
+  for (const auto kind : {domain::JobKind::training, domain::JobKind::processing}) {
+    auto& job = service_.views.emplace_back().job;
+    job.kind = kind;
+    job.name = "old";
+  }
+  EXPECT_EQ(prune(86'400), R"(200 {"pruned":[{"kind":"training","name":"old"},)"
+                           R"({"kind":"processing","name":"old"}],"uploads_aborted":0})");
   EXPECT_EQ(service_.pruned_before, caller_.now - kDay);
 }
 

@@ -42,7 +42,7 @@ class FakeService final : public service::Service {
     } else if (const auto* prune = std::get_if<control::PruneJobs>(&command)) {
       pruned_before = prune->before;
       control::Reply reply;
-      for (const auto& view : views) reply.pruned_names.push_back(view.job.name);
+      for (const auto& view : views) reply.pruned.push_back({view.job.kind, view.job.name});
       return reply;
     }
     return control::Reply{};
