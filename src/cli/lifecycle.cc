@@ -474,20 +474,24 @@ int prune(const Common& common, const PruneOptions& options) {
   const auto written = options.objects ? artifact_places(session->client) : ArtifactPlaces{};
   json::Object request;
   request["older_than_seconds"] = *seconds;
-  const auto answer = session->client.post("/api/v1/prune", request);
-  if (!answer) return print_error(answer.error());
-  const auto& pruned = answer->at("pruned").as_array();
+  json::Array pruned;
   std::uint64_t removed = 0;
-  for (const auto& place : places_of(pruned, written)) {
-    const auto some = remove_prefix(*session->s3, place);
-    if (!some) return print_error(some.error());
-    removed += *some;
+  std::int64_t uploads = 0;
+  for (bool more = true; more;) {
+    const auto answer = session->client.post("/api/v1/prune", request);
+    if (!answer) return print_error(answer.error());
+    const auto& part = answer->at("pruned").as_array();
+    pruned.insert(pruned.end(), part.begin(), part.end());
+    for (const auto& place : places_of(part, written)) {
+      const auto some = remove_prefix(*session->s3, place);
+      if (!some) return print_error(some.error());
+      removed += *some;
+    }
+    uploads += json::opt_int(*answer, "uploads_aborted").value_or(0);
+    more = json::opt_int(*answer, "left").value_or(0) > 0;
   }
-  const auto uploads = json::opt_int(*answer, "uploads_aborted").value_or(0);
   if (common.as_json) {
-    auto out = *answer;
-    out["objects_removed"] = removed;
-    print_json(out);
+    print_json(json::Object{{"pruned", pruned}, {"uploads_aborted", uploads}, {"objects_removed", removed}});
   } else {
     std::cout << "Forgot " << pruned.size() << (pruned.size() == 1 ? " job" : " jobs")
               << " that ended more than " << options.older_than << " ago, with their logs"

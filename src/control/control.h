@@ -40,7 +40,8 @@ struct StopJob {
   domain::JobKind kind = domain::JobKind::training;
   std::string name;
 };
-// Forgets every job that ended before `before`; their logs go through the outbox.
+// Forgets the jobs that ended before `before`, at most kPruneMax of them, oldest first; their logs go through
+// the outbox.
 struct PruneJobs {
   Time before;
 };
@@ -108,6 +109,7 @@ struct Reply {
   domain::JobId job;                                            // SubmitJob
   domain::ReportAnswer answer = domain::ReportAnswer::applied;  // Report
   std::vector<JobName> pruned;                                  // PruneJobs
+  std::size_t left = 0;                                         // PruneJobs: for the next ones
 };
 
 struct Decision {
@@ -122,6 +124,9 @@ inline constexpr Millis kTickMax{5'000};
 inline constexpr Millis kSlack{30'000};
 inline constexpr Millis kExitWait{10'000};     // final report to the end of the runner
 inline constexpr Millis kFailureGrace{4'000};  // SIGTERM to SIGKILL when another rank has failed
+
+// Jobs that one PruneJobs forgets at most: what else the commit carries waits for it.
+inline constexpr std::size_t kPruneMax = 1'000;
 
 [[nodiscard]] Decision decide(const State& state, const Event& event, Time now);
 void apply(State& state, const domain::Commit& commit);

@@ -211,6 +211,23 @@ TEST_F(ControlTest, PruneForgetsOnlyWhatEndedBefore) {
   EXPECT_FALSE(control.submit("a", 1).error);
 }
 
+TEST(ControlPrune, ALargeOneIsDoneInParts) {
+  Control control;
+  for (std::size_t i = 0; i < kPruneMax + 2; ++i) {
+    const auto name = "j" + std::to_string(i);
+    control.submit(name, 1);
+    control.send(StopJob{domain::JobKind::training, name});
+  }
+  const auto first = control.send(PruneJobs{Time{1'001}});
+  EXPECT_EQ(first.pruned.size(), kPruneMax);
+  EXPECT_EQ(first.pruned.front().name, "j0");
+  EXPECT_EQ(first.left, 2U);
+  EXPECT_EQ(control.state.ended.size(), 2U);
+  const auto second = control.send(PruneJobs{Time{1'001}});
+  EXPECT_EQ(second.pruned.size(), 2U);
+  EXPECT_EQ(second.left, 0U);
+}
+
 TEST(ControlMemory, AWaitingJobCostsLessThanAKilobyte) {
   Control control;
   constexpr int kJobs = 20'000;

@@ -114,6 +114,10 @@ struct Decide {
     auto counters = state.counters;
     for (const auto& [id, job] : state.ended) {
       if (job.ended >= event.before) continue;
+      if (reply.pruned.size() == kPruneMax) {
+        ++reply.left;
+        continue;
+      }
       reply.pruned.push_back({job.kind, job.name});
       decision.commit.changes.emplace_back(domain::Erase{domain::RecordKind::job, to_string(id)});
       decision.commit.changes.emplace_back(domain::Erase{domain::RecordKind::request, to_string(id)});

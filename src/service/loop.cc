@@ -313,9 +313,18 @@ void Loop::release_effects() {
       issue("release " + to_string(release.launch), ReleaseOrder{release.launch});
     }
   }
-  for (const auto& [sequence, outbox] : state_.outbox)
-    issue("outbox " + std::to_string(sequence), OutboxOrder{outbox});
+  release_outbox();
   refresh();
+}
+
+void Loop::release_outbox() {
+  auto in_hand = std::count_if(in_flight_.begin(), in_flight_.end(), [](const auto& order) {
+    return std::holds_alternative<OutboxOrder>(order.second);
+  });
+  for (const auto& [sequence, outbox] : state_.outbox) {
+    if (in_hand >= options_.outbox_max) return;
+    if (issue("outbox " + std::to_string(sequence), OutboxOrder{outbox})) ++in_hand;
+  }
 }
 
 // One look at the engine at a time, with every tick and at once after a load.
@@ -326,17 +335,18 @@ void Loop::refresh() {
   issue(refresh_key_, RefreshOrder{state_.moment});
 }
 
-void Loop::issue(std::string key, Order order) {
-  if (in_flight_.contains(key)) return;
+bool Loop::issue(std::string key, Order order) {
+  if (in_flight_.contains(key)) return false;
   if (const auto backoff = backoff_.find(key);
       backoff != backoff_.end() && monotonic_() < backoff->second.until) {
-    return;
+    return false;
   }
   if (const auto* launch = std::get_if<LaunchOrder>(&order)) {
     control::observe(state_, control::LaunchBegun{launch->attempt.id});
   }
   in_flight_.emplace(key, order);
   executor_.submit(std::move(key), std::move(order));
+  return true;
 }
 
 void Loop::wake_watchers() {

@@ -37,6 +37,7 @@ struct LoopOptions {
   Millis tick{1'000};
   Millis backoff_min{1'000};  // of a failed effect; doubles up to backoff_max
   Millis backoff_max{60'000};
+  int outbox_max = 2;  // entries in hand at once, so that launches and stops find a free thread
 };
 
 class Loop {
@@ -119,8 +120,9 @@ class Loop {
   void recover(Batch& batch, const Error& error);
   void release(Batch& batch);
   void release_effects();
+  void release_outbox();
   void refresh();
-  void issue(std::string key, Order order);
+  bool issue(std::string key, Order order);  // false: in hand already, or backing off
   void wake_watchers();
 
   ports::Store& store_;

@@ -216,5 +216,32 @@ TEST_F(LoopTest, AFailedEffectIsTriedAgainLaterAndLater) {
   EXPECT_EQ(tries, 5);  // after 0, 1, 2, 4 and 8 s
 }
 
+// A large prune must not stand in the way of launches and stops.
+TEST_F(LoopTest, FewOutboxEntriesAreInHandAtOnce) {
+  const auto outbox_orders = [&] {
+    std::vector<std::string> keys;
+    for (const auto& [key, order] : std::exchange(orders_.taken, {}))
+      if (std::holds_alternative<OutboxOrder>(order)) keys.push_back(key);
+    return keys;
+  };
+  for (int i = 0; i < 5; ++i) {
+    const auto name = "j" + std::to_string(i);
+    submit(name);
+    loop_.step();
+    loop_.post(control::StopJob{domain::JobKind::training, name});
+    loop_.step();
+  }
+  loop_.post(control::PruneJobs{clock_.time + Millis{1}});
+  loop_.step();
+  ASSERT_EQ(loop_.state().outbox.size(), 5U);
+  const std::vector<std::string> first = {"outbox 1", "outbox 2"};
+  ASSERT_EQ(outbox_orders(), first);
+  loop_.finished({"outbox 1", {}, Error{ErrorCode::io, "busy"}});  // it waits, the others do not
+  loop_.finished({"outbox 2", control::OutboxDone{2}, {}});
+  loop_.step();
+  const std::vector<std::string> next = {"outbox 3", "outbox 4"};
+  EXPECT_EQ(outbox_orders(), next);
+}
+
 }  // namespace
 }  // namespace muster::service

@@ -79,6 +79,7 @@ ApiResult<json::Object> ManageApi::prune(std::string_view body, const Caller& ca
     pruned.push_back(json::Object{{"kind", to_string(job.kind)}, {"name", job.name}});
   json::Object out;
   out["pruned"] = std::move(pruned);
+  out["left"] = reply.left;
   out["uploads_aborted"] = *aborted;
   return out;
 }

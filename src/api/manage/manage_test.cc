@@ -77,8 +77,9 @@ TEST_F(Manage, PruneForgetsJobsThatEndedBeforeTheLimit) {
     job.kind = kind;
     job.name = "old";
   }
+  service_.prune_left = 7;
   EXPECT_EQ(prune(86'400), R"(200 {"pruned":[{"kind":"training","name":"old"},)"
-                           R"({"kind":"processing","name":"old"}],"uploads_aborted":0})");
+                           R"({"kind":"processing","name":"old"}],"left":7,"uploads_aborted":0})");
   EXPECT_EQ(service_.pruned_before, caller_.now - kDay);
 }
 

@@ -42,6 +42,7 @@ class FakeService final : public service::Service {
     } else if (const auto* prune = std::get_if<control::PruneJobs>(&command)) {
       pruned_before = prune->before;
       control::Reply reply;
+      reply.left = prune_left;
       for (const auto& view : views) reply.pruned.push_back({view.job.kind, view.job.name});
       return reply;
     }
@@ -87,6 +88,7 @@ class FakeService final : public service::Service {
   control::SubmitJob submitted;
   std::string stopped;
   std::optional<Time> pruned_before;
+  std::size_t prune_left = 0;
   std::map<std::string, domain::AccessKey> keys;
   std::set<domain::LaunchId> live;
   domain::Desired desired;
