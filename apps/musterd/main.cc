@@ -21,6 +21,7 @@
 #include "api/router/router.h"
 #include "api/sagemaker/sagemaker.h"
 #include "apps/config/config.h"
+#include "base/notes.h"
 #include "base/text.h"
 #include "data/directory/directory.h"
 #include "data/objectstore/object_store.h"
@@ -55,8 +56,9 @@ int living_launches(const data::DataDirectory& directory) {
   }));
 }
 
-Result<std::unique_ptr<net::Server>> listen(Address address, net::Handler& handler) {
+Result<std::unique_ptr<net::Server>> listen(Address address, net::Handler& handler, Note note) {
   net::ServerOptions options;
+  options.note = std::move(note);
   options.address = address.host;
   options.port = address.port;
   if (address.port != 0) {
@@ -148,8 +150,10 @@ Result<void> serve(const Arguments& arguments) {
                                                  .insecure = arguments.insecure}));
 
   const SystemClock clock;
+  Notes notes([](std::string_view line) { spdlog::warn("{}", line); });
+  const auto note = [&notes](std::string_view line) { notes.say(line); };
   LateHandler door;
-  MUSTER_TRY(const auto server, listen(address, door));
+  MUSTER_TRY(const auto server, listen(address, door, note));
   const auto url = "http://" + net::host_in_url(address.host) + ":" + std::to_string(server->port());
   MUSTER_CHECK(directory.write_endpoint(url));
 
@@ -165,6 +169,7 @@ Result<void> serve(const Arguments& arguments) {
                                                                     .nodes = config.nodes,
                                                                     .user = config.user}));
   service::RunningOptions options;
+  options.loop.note = note;
   options.on_fatal = [](const Error& error) {
     spdlog::critical("musterd cannot go on: {}; jobs keep running", error.message);
     ::kill(::getpid(), SIGTERM);

@@ -6,6 +6,7 @@
 #include "base/crypto.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/notes.h"
 #include "base/rng.h"
 #include "base/s3_uri.h"
 #include "base/sqlite.h"
@@ -212,6 +213,28 @@ TEST(Sqlite, TransactionsRollBackUnlessCommitted) {
   auto select = database.prepare("SELECT b FROM t").value();
   ASSERT_TRUE(select.step().value());
   EXPECT_EQ(select.blob(0), std::string_view("x\0y", 3));
+}
+
+TEST(Notes, TheSameTextIsSaidOnceAMinuteAndCounted) {
+  Millis now{0};
+  std::vector<std::string> said;
+  Notes notes([&](std::string_view line) { said.emplace_back(line); }, [&] { return now; });
+  for (int i = 0; i < 3; ++i) notes.say("disk\nfull");
+  notes.say("other");
+  now += Notes::kQuiet;
+  for (int i = 0; i < 2; ++i) notes.say("disk\nfull");
+  EXPECT_THAT(said, ElementsAre("disk full", "other", "disk full (and 2 times more since it was said)"));
+}
+
+TEST(Notes, ManyTextsAreCountedOnly) {
+  Millis now{0};
+  std::vector<std::string> said;
+  Notes notes([&](std::string_view line) { said.emplace_back(line); }, [&] { return now; });
+  for (std::size_t i = 0; i < Notes::kTextsMax + 5; ++i) notes.say("entry " + std::to_string(i));
+  EXPECT_EQ(said.size(), Notes::kTextsMax);
+  now += Notes::kQuiet;
+  notes.say("later");
+  EXPECT_EQ(said.back(), "later (5 other lines were left out)");
 }
 
 TEST(Rng, BelowIsInRangeAndRepeatable) {

@@ -24,6 +24,9 @@ Response plain(int status, std::string_view message) {
   return response;
 }
 
+// Without its query, which can hold a signature.
+std::string request_line(const RequestHead& head) { return head.method + " " + head.path.substr(0, 200); }
+
 std::uint64_t body_length(const Response& response) {
   if (const auto* text = std::get_if<std::string>(&response.body)) return text->size();
   if (const auto* file = std::get_if<FileRange>(&response.body)) return file->length;
@@ -179,7 +182,7 @@ void Connection::route() {
       route_ = std::move(std::get<Route>(decision));
     }
   } catch (const std::exception& error) {
-    refused = plain(500, std::string("internal error: ") + error.what());
+    refused = failure(request_line(request_.head), error);
   }
   if (refused) return respond(std::move(*refused));
   if (request_.head.content_length.value_or(0) > route_.body_max) {
@@ -210,13 +213,14 @@ void Connection::run_handler() {
     const auto handle_later = std::move(route_.handle_later);
     const auto ticket = std::make_shared<Ticket>(loop_.gate, weak_from_this(), exchange_);
     auto request = std::move(request_);
+    const auto what = request_line(request.head);
     const auto self = shared_from_this();
     state_ = State::waiting_answer;  // from here on the loop may answer at any time
     if (shared_.stopping) return ticket->answer(plain(503, "the service is stopping"));
     try {
       handle_later(std::move(request), [ticket](Response response) { ticket->answer(std::move(response)); });
     } catch (const std::exception& error) {
-      ticket->answer(plain(500, std::string("internal error: ") + error.what()));
+      ticket->answer(failure(what, error));
     }
     return;
   }
@@ -226,7 +230,7 @@ void Connection::run_handler() {
   try {
     response = route_.handle(request_);
   } catch (const std::exception& error) {
-    response = plain(500, std::string("internal error: ") + error.what());
+    response = failure(request_line(request_.head), error);
   }
   request_.reader = nullptr;
   respond(std::move(response));
@@ -238,7 +242,8 @@ void Connection::push(const PushBody& body, std::string head, bool chunked) {
     PushWriter writer(*this, chunked);
     try {
       whole = body(writer).has_value();
-    } catch (const std::exception&) {
+    } catch (const std::exception& error) {
+      failure(request_line(request_.head), error);
       whole = false;
     }
     if (whole && chunked) whole = send_all(fd(), "0\r\n\r\n", shared_.options.body_idle_timeout).has_value();
@@ -332,6 +337,12 @@ Response Connection::refusal(int status, std::string_view message) const {
     }
   }
   return plain(status, message);
+}
+
+// The answer for a handler that has thrown, which is said to the operator, too.
+Response Connection::failure(std::string_view what, const std::exception& error) const {
+  if (const auto& note = shared_.options.note) note(std::string(what) + " has failed: " + error.what());
+  return plain(500, std::string("internal error: ") + error.what());
 }
 
 // Decides whether the connection can live on when the handler has not read its whole body.

@@ -22,6 +22,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/notes.h"
 #include "base/time.h"
 
 namespace muster::net {
@@ -130,6 +131,7 @@ struct ServerOptions {
   Millis body_idle_timeout{30'000};
   Millis keep_alive_timeout{60'000};
   std::uint64_t head_bytes_max = 64 << 10;  // 431 above
+  Note note = {};                           // what a client sees as a 500: any thread; may be empty
 };
 
 class Server {

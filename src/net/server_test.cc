@@ -338,9 +338,13 @@ TEST_F(ServerTest, PushedBodyIsChunked) {
   EXPECT_EQ(body_of(ask("GET /push HTTP/1.0\r\n\r\n")), "one two three");
 }
 
-TEST_F(ServerTest, ThrowingHandlerIs500) {
-  run();
-  EXPECT_THAT(ask(get("/throw") + get("/none")), ::testing::AllOf(HasSubstr("500"), HasSubstr("204")));
+TEST_F(ServerTest, ThrowingHandlerIs500AndSaid) {
+  std::vector<std::string> said;
+  run({.handler_threads = 1, .note = [&](std::string_view line) { said.emplace_back(line); }});
+  EXPECT_THAT(ask(get("/throw?key=secret") + get("/none")),
+              ::testing::AllOf(HasSubstr("500"), HasSubstr("204")));
+  server_.reset();
+  EXPECT_THAT(said, ::testing::ElementsAre("GET /throw has failed: boom"));
 }
 
 TEST_F(ServerTest, SlowReaderHoldsNoThread) {

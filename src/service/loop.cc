@@ -10,6 +10,9 @@
 namespace muster::service {
 namespace {
 
+// Failures in a row of one effect from which on the operator hears of it.
+constexpr int kFailuresSaid = 3;
+
 Error unavailable(std::string message) { return {ErrorCode::unavailable, std::move(message)}; }
 
 // What must get through when the queue is crowded: stops and the word of runners.
@@ -56,7 +59,7 @@ Loop::Loop(ports::Store& store, Executor& executor, const Clock& clock, Monotoni
       executor_(executor),
       clock_(clock),
       monotonic_(std::move(monotonic)),
-      options_(options),
+      options_(std::move(options)),
       committed_(std::move(committed)) {
   MUSTER_ASSERT(options_.queue_reserved < options_.queue_max && options_.batch_max > 0);
 }
@@ -178,16 +181,34 @@ void Loop::take(Batch& batch, Item&& item) {
     return;
   }
   auto& finished = std::get<Finished>(item);
-  if (in_flight_.erase(finished.key) == 0) return;  // of an earlier load: what it saw may be out of date
-  if (finished.error) {
-    auto& backoff = backoff_[finished.key];
-    const auto wait = options_.backoff_min * (1 << std::min(backoff.failures, 16));
-    backoff = {backoff.failures + 1, monotonic_() + std::min<Millis>(wait, options_.backoff_max)};
-    if (finished.key == refresh_key_) backoff_.erase(finished.key);  // the next tick asks again
-  } else {
-    backoff_.erase(finished.key);
-  }
+  const auto order = in_flight_.extract(finished.key);
+  if (order.empty()) return;  // of an earlier load: what it saw may be out of date
+  settle(finished.key, order.mapped(), finished);
   if (finished.event) handle(batch, {*std::move(finished.event), {}});
+}
+
+// A failed order is tried again later and later, for ever: it does no harm. The operator hears of it.
+void Loop::settle(const std::string& key, const Order& order, const Finished& result) {
+  if (const auto* launch = std::get_if<LaunchOrder>(&order)) {
+    const auto* done = result.event ? std::get_if<control::LaunchDone>(&*result.event) : nullptr;
+    if (done != nullptr && done->error)
+      say(key + " of job " + launch->job_name + " has failed: " + done->error->message);
+    return;
+  }
+  // Each look at the engine has its own key and follows the ticks: here only its failures are counted.
+  const auto name = std::holds_alternative<RefreshOrder>(order) ? std::string("look at the nodes") : key;
+  if (!result.error) {
+    backoff_.erase(name);
+    return;
+  }
+  auto& backoff = backoff_[name];
+  const auto wait = options_.backoff_min * (1 << std::min(backoff.failures, 16));
+  backoff = {backoff.failures + 1, monotonic_() + std::min<Millis>(wait, options_.backoff_max)};
+  if (backoff.failures >= kFailuresSaid) say(name + " fails and is tried again: " + result.error->message);
+}
+
+void Loop::say(std::string_view line) const {
+  if (options_.note) options_.note(line);
 }
 
 std::optional<Error> Loop::away() const {
@@ -201,6 +222,7 @@ std::optional<Error> Loop::refusal(const control::Event& event) {
   if (!std::holds_alternative<control::SubmitJob>(event)) return std::nullopt;
   if (paused_) return unavailable("the state store refuses writes: no new jobs until it accepts one");
   if (store_.low_on_space()) {
+    say("the disk of the state store is full: no new jobs until there is room");
     return unavailable("the disk of the state store is full: no new jobs until there is room");
   }
   return std::nullopt;
@@ -234,7 +256,7 @@ Result<void> Loop::write(Batch& batch) {
   const auto commit = coalesce(std::move(batch.changes));
   batch.changes.clear();
   MUSTER_TRY(meta_, store_.commit(meta_.commit_sequence, meta_.epoch, commit));
-  paused_ = false;
+  if (std::exchange(paused_, false)) say("the state store accepts writes again");
   if (committed_) committed_(state_);
   return {};
 }
@@ -244,6 +266,7 @@ void Loop::recover(Batch& batch, const Error& error) {
   for (auto& answer : batch.answers) {
     answer.reply = tl::unexpected(unavailable("the state store refused the write: " + error.message));
   }
+  say("the state store refused a write, its requests must be repeated: " + error.message);
   paused_ = true;
   loaded_ = false;
   try_load();
@@ -251,7 +274,13 @@ void Loop::recover(Batch& batch, const Error& error) {
 
 void Loop::try_load() {
   if (fatal_) return;
-  if (auto done = load(); !done && done.error().code == ErrorCode::failed_precondition) fatal_ = done.error();
+  auto done = load();
+  if (done) return;
+  if (done.error().code == ErrorCode::failed_precondition) {
+    fatal_ = done.error();
+  } else {
+    say("the state store cannot be read: " + done.error().message);
+  }
 }
 
 Result<void> Loop::load() {

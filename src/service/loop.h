@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/notes.h"
 #include "base/time.h"
 #include "control/control.h"
 #include "ports/store.h"
@@ -38,6 +39,7 @@ struct LoopOptions {
   Millis backoff_min{1'000};  // of a failed effect; doubles up to backoff_max
   Millis backoff_max{60'000};
   int outbox_max = 2;  // entries in hand at once, so that launches and stops find a free thread
+  Note note = {};      // what the operator should know: failed commits, effects that fail; may be empty
 };
 
 class Loop {
@@ -110,6 +112,7 @@ class Loop {
   std::optional<Error> enqueue(Item&& item, std::size_t limit);
   std::deque<Item> drain();
   void take(Batch& batch, Item&& item);
+  void settle(const std::string& key, const Order& order, const Finished& result);
   void handle(Batch& batch, Command&& command);
   void change(Batch& batch, const domain::Commit& commit);
   std::optional<Error> refusal(const control::Event& event);
@@ -118,6 +121,7 @@ class Loop {
   void try_load();
   std::optional<Error> away() const;
   void recover(Batch& batch, const Error& error);
+  void say(std::string_view line) const;
   void release(Batch& batch);
   void release_effects();
   void release_outbox();

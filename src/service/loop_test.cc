@@ -47,7 +47,10 @@ class LoopTest : public testing::Test {
              orders_,
              clock_,
              [this] { return monotonic_; },
-             {.batch_max = 256, .queue_max = 8, .queue_reserved = 4}};
+             {.batch_max = 256, .queue_max = 8, .queue_reserved = 4, .note = [this](std::string_view line) {
+                said_.emplace_back(line);
+              }}};
+  std::vector<std::string> said_;
   std::vector<Result<control::Reply>> replies_;
 };
 
@@ -96,6 +99,8 @@ TEST_F(LoopTest, AFailedCommitForgetsTheBatchAndPausesAdmission) {
   loop_.step();
   EXPECT_EQ(replies_.back().error().code, ErrorCode::unavailable);
   EXPECT_EQ(loop_.state().names.size(), 1U);
+  ASSERT_EQ(said_.size(), 1U);
+  EXPECT_EQ(said_[0].find("the state store refused a write"), 0U) << said_[0];
   store_.heal();
   submit("c");
   loop_.step();
@@ -103,6 +108,7 @@ TEST_F(LoopTest, AFailedCommitForgetsTheBatchAndPausesAdmission) {
             "the state store refuses writes: no new jobs until it accepts one");
   monotonic_ += Millis{1'000};
   loop_.step();  // the tick tries the store
+  EXPECT_EQ(said_.back(), "the state store accepts writes again");
   submit("c");
   loop_.step();
   EXPECT_TRUE(replies_.back());
@@ -214,6 +220,32 @@ TEST_F(LoopTest, AFailedEffectIsTriedAgainLaterAndLater) {
     clock_.time = clock_.time + Millis{1'000};
   }
   EXPECT_EQ(tries, 5);  // after 0, 1, 2, 4 and 8 s
+  // From the third failure on.
+  EXPECT_EQ(said_, std::vector<std::string>(3, "release a77-r0-i1 fails and is tried again: busy"));
+}
+
+TEST_F(LoopTest, AnEngineThatCannotBeLookedAtIsSaid) {
+  for (int second = 0; second < 4; ++second) {
+    loop_.step();
+    for (const auto& [key, order] : std::exchange(orders_.taken, {}))
+      loop_.finished({key, {}, Error{ErrorCode::io, "no cgroups"}});
+    monotonic_ += Millis{1'000};
+  }
+  loop_.step();
+  EXPECT_EQ(said_, std::vector<std::string>(2, "look at the nodes fails and is tried again: no cgroups"));
+}
+
+TEST_F(LoopTest, ALaunchThatFailsIsSaidAtOnce) {
+  submit("a");
+  loop_.step();
+  answer_refresh(1);
+  loop_.step();
+  ASSERT_EQ(orders_.taken.size(), 1U);
+  loop_.finished({orders_.taken[0].first,
+                  control::LaunchDone{domain::AttemptId{1}, Error{ErrorCode::io, "no cgroups"}},
+                  {}});
+  loop_.step();
+  EXPECT_EQ(said_, std::vector<std::string>{"launch 1 of job a has failed: no cgroups"});
 }
 
 // A large prune must not stand in the way of launches and stops.

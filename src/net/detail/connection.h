@@ -116,6 +116,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool body_complete() const;
   void send_continue();
   Response refusal(int status, std::string_view message) const;
+  Response failure(std::string_view what, const std::exception& error) const;
   void respond(Response response);
   void settle_rest_of_body();
   void answer_sent();
