@@ -329,12 +329,7 @@ void Loop::release_effects() {
     if (const auto* launch = std::get_if<control::LaunchGang>(&effect)) {
       const auto& attempt = state_.attempts.at(launch->attempt);
       const auto& job = state_.jobs.at(attempt.job);
-      LaunchOrder order{attempt, job.kind, job.name, {}};
-      auto request = store_.read(domain::RecordKind::request, to_string(job.id));
-      if (!request || !*request) continue;  // asked for again with the next batch
-      order.workload = std::get<domain::JobRequest>(**std::move(request)).workload;
-      order.workload.max_runtime = job.max_runtime - job.ran;
-      issue("launch " + to_string(attempt.id), std::move(order));
+      issue("launch " + to_string(attempt.id), LaunchOrder{attempt, job.kind, job.name, workload_of(job)});
     } else if (const auto* stop = std::get_if<control::StopRank>(&effect)) {
       issue("stop " + to_string(stop->launch), StopOrder{stop->launch, stop->grace});
     } else {
@@ -344,6 +339,15 @@ void Loop::release_effects() {
   }
   release_outbox();
   refresh();
+}
+
+Result<domain::Workload> Loop::workload_of(const domain::Job& job) {
+  auto record = store_.read(domain::RecordKind::request, to_string(job.id));
+  if (!record) return fail(ErrorCode::corrupt, "its request cannot be read: " + record.error().message);
+  if (!*record) return fail(ErrorCode::corrupt, "the state store has no request of job " + to_string(job.id));
+  auto workload = std::get<domain::JobRequest>(**std::move(record)).workload;
+  workload.max_runtime = job.max_runtime - job.ran;
+  return workload;
 }
 
 void Loop::release_outbox() {

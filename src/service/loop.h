@@ -124,6 +124,7 @@ class Loop {
   void say(std::string_view line) const;
   void release(Batch& batch);
   void release_effects();
+  Result<domain::Workload> workload_of(const domain::Job& job);
   void release_outbox();
   void refresh();
   bool issue(std::string key, Order order);  // false: in hand already, or backing off

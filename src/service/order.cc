@@ -51,18 +51,21 @@ struct Perform {
   Result<void> launch(const LaunchOrder& order) const {
     const auto& attempt = order.attempt;
     const auto now = ports.clock.now();
+    const auto ranks = static_cast<int>(attempt.ranks.size());
+    for (int rank = 0; rank < ranks; ++rank) {
+      MUSTER_CHECK(ports.logs.create(domain::log_group(order.kind),
+                                     domain::log_stream(order.job_name, rank, attempt.created), now));
+    }
+    MUSTER_CHECK(order.workload);
     domain::GangLaunch gang;
     gang.attempt = attempt.id;
     for (std::size_t i = 0; i < attempt.ranks.size(); ++i) {
-      const auto rank = static_cast<int>(i);
-      MUSTER_CHECK(ports.logs.create(domain::log_group(order.kind),
-                                     domain::log_stream(order.job_name, rank, attempt.created), now));
       domain::NodeLaunch node;
-      node.id = {attempt.id, rank, attempt.ranks[i].incarnation};
-      node.world = static_cast<int>(attempt.ranks.size());
+      node.id = {attempt.id, static_cast<int>(i), attempt.ranks[i].incarnation};
+      node.world = ranks;
       node.node = attempt.ranks[i].node;
       node.attempt_created = attempt.created;
-      node.workload = order.workload;
+      node.workload = *order.workload;
       gang.runner_tokens.push_back(ports.secrets.runner_token(node.id, now));
       gang.nodes.push_back(std::move(node));
     }

@@ -23,7 +23,8 @@ struct LaunchOrder {
   domain::Attempt attempt;
   domain::JobKind kind = domain::JobKind::training;
   std::string job_name;
-  domain::Workload workload;  // with what is left of the run time
+  // With what is left of the run time. An error, as the request could not be read, fails the launch.
+  Result<domain::Workload> workload;
 };
 struct StopOrder {
   domain::LaunchId launch;

@@ -259,6 +259,45 @@ TEST_F(ServiceTest, ALaunchErrorIsInTheLogsAndInTheReason) {
 }
 
 // What List shows of a job that winds down is told by the cause, as in Describe.
+// Requests cannot be read while `broken`.
+struct TornStore final : ports::Store {
+  explicit TornStore(ports::Store& store) : disk(store) {}
+  Result<ports::StoreMeta> meta() override { return disk.meta(); }
+  Result<ports::StoreMeta> open_epoch() override { return disk.open_epoch(); }
+  Result<domain::Commit> load() override { return disk.load(); }
+  Result<std::optional<domain::Record>> read(domain::RecordKind kind, std::string_view key) override {
+    if (broken && kind == domain::RecordKind::request) return fail(ErrorCode::io, "page 7 is torn");
+    return disk.read(kind, key);
+  }
+  Result<ports::StoreMeta> commit(std::uint64_t sequence, std::uint64_t epoch,
+                                  const domain::Commit& commit) override {
+    return disk.commit(sequence, epoch, commit);
+  }
+  bool low_on_space() override { return disk.low_on_space(); }
+  ports::Store& disk;
+  std::atomic<bool> broken{true};
+};
+
+// It would hold its nodes for ever.
+TEST_F(ServiceTest, AJobWhoseRequestCannotBeReadFails) {
+  service_->shut_down();
+  TornStore store(store_);
+  RunningOptions options;
+  options.loop.tick = Millis{20};
+  service_ = *start({store, engine_, logs_, secrets_, clock_}, options);
+  ASSERT_TRUE(submit("demo", 2));
+  EXPECT_TRUE(
+      eventually([&] { return service_->jobs(JobKind::training)->at(0).phase == domain::Phase::ended; }));
+  store.broken = false;
+  const auto end = service_->job(JobKind::training, "demo")->job.end;
+  EXPECT_EQ(end->cause, domain::Cause::infrastructure);
+  EXPECT_THAT(end->reason, ::testing::AllOf(::testing::HasSubstr("the launch failed: "),
+                                            ::testing::HasSubstr("its request cannot be read"),
+                                            ::testing::HasSubstr("page 7 is torn")));
+  service_->shut_down();  // before its store goes
+  EXPECT_TRUE(engine_.gangs.empty());
+}
+
 TEST_F(ServiceTest, TheSummaryOfAJobThatFailsSaysWhyItIsStopped) {
   ASSERT_TRUE(submit("demo", 2));
   ASSERT_TRUE(engine_.wait([&] { return engine_.gangs.size() == 1; }));
