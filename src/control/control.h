@@ -122,6 +122,7 @@ struct Decision {
 inline constexpr Millis kLease{180'000};
 inline constexpr Millis kTickMax{5'000};
 inline constexpr Millis kSlack{30'000};
+inline constexpr Millis kRanKept{60'000};      // run time between two writes of it: what a restart may lose
 inline constexpr Millis kExitWait{10'000};     // final report to the end of the runner
 inline constexpr Millis kFailureGrace{4'000};  // SIGTERM to SIGKILL when another rank has failed
 

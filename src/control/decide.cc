@@ -244,12 +244,13 @@ struct Decide {
       for (std::size_t rank = 0; rank < attempt.ranks.size(); ++rank) {
         const auto guard = state.guards.find(detail::launch_of(attempt, rank));
         if (guard == state.guards.end() || detail::is_over(attempt.ranks[rank].phase)) continue;
-        if (guard->second.silent > kLease) {
+        if (guard->second.silent > kLease)
           edit.lose(rank, "no word from its runner for " + format_duration(guard->second.silent));
-        } else if (guard->second.running > run_max) {
-          edit.stop(Cause::limit, edit.job.grace, {}, std::nullopt, "Stopping: over its run time limit");
-        }
       }
+      const auto ran = detail::run_time(state, attempt);
+      if (ran > run_max)
+        edit.stop(Cause::limit, edit.job.grace, {}, std::nullopt, "Stopping: over its run time limit");
+      if (ran >= attempt.ran + kRanKept) edit.attempt->ran = ran;
       edit.settle();
       edit.save(decision.commit);
     }

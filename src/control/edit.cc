@@ -136,7 +136,7 @@ void Edit::conclude() {
 }
 
 void Edit::retry_or_fail() {
-  if (attempt->started) job.ran += now - *attempt->started;
+  job.ran += run_time(state, *attempt);
   const auto reason = job.stop->reason;
   if (job.attempts > job.retries) {
     const auto tries = job.attempts == 1 ? ""
@@ -176,6 +176,11 @@ void Edit::save(domain::Commit& commit) const {
   if (known == state.attempts.end() || !(known->second == *attempt)) {
     commit.changes.emplace_back(domain::Put{*attempt});
   }
+}
+
+Millis run_time(const State& state, const domain::Attempt& attempt) {
+  const auto running = state.running.find(attempt.id);
+  return running == state.running.end() ? attempt.ran : running->second;
 }
 
 std::string failure_of(const domain::RankExit& exit) {

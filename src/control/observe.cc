@@ -59,13 +59,17 @@ struct Observe {
     const auto delta = std::min(tick.elapsed, kTickMax);
     for (const auto& [id, attempt] : state.attempts) {
       const auto& job = state.jobs.at(attempt.job);
+      bool runs = false;
       for (std::size_t i = 0; i < attempt.ranks.size(); ++i) {
         auto& guard = state.guards[detail::launch_of(attempt, i)];
         const auto phase = attempt.ranks[i].phase;
         if (job.stop && phase < domain::RankPhase::exited) guard.stopping += delta;
-        if (phase == domain::RankPhase::running) guard.running += delta;
+        runs = runs || phase == domain::RankPhase::running;
       }
+      auto& running = state.running.try_emplace(id, attempt.ran).first->second;
+      if (runs) running += delta;
     }
+    std::erase_if(state.running, [&](const auto& entry) { return !state.attempts.contains(entry.first); });
     for (const auto& [launch, seen] : state.seen) state.guards.try_emplace(launch);
     std::erase_if(state.guards, [&](const auto& entry) {
       return !state.seen.contains(entry.first) && !current(state, entry.first);

@@ -42,8 +42,7 @@ struct Guard {
   std::uint64_t heard = 0;  // moment of its last report, poll, or launch; 0: never
   Millis silent{0};         // since then
   Millis stopping{0};       // since its stop was asked for, while its command may run
-  Millis running{0};
-  std::string message;  // its last words, for explain()
+  std::string message;      // its last words, for explain()
 };
 
 struct State {
@@ -61,7 +60,8 @@ struct State {
   bool inventory_known = false;     // nothing is placed before the first one
   std::map<domain::LaunchId, Seen> seen;
   std::map<domain::LaunchId, Guard> guards;
-  std::set<domain::AttemptId> launching;  // launches that the effect executor has in hand
+  std::map<domain::AttemptId, Millis> running;  // run time, by ticks on top of Attempt::ran
+  std::set<domain::AttemptId> launching;        // launches that the effect executor has in hand
   std::uint64_t moment = 0;  // counts observations: what is newer than what, whatever the wall clock does
 };
 

@@ -90,7 +90,7 @@ struct Job {
   std::optional<End> end;
   AttemptId attempt;  // the current or last one; none before the first placement
   int attempts = 0;   // made so far
-  Millis ran{0};      // run time of the earlier attempts: the limit spans all of them
+  Millis ran{0};      // run time of the earlier attempts, not by the wall clock: the limit spans all of them
   std::vector<Transition> history;
   bool operator==(const Job&) const = default;
 };
@@ -135,6 +135,7 @@ struct Attempt {
   int number = 1;  // from 1 within its job
   Time created;
   std::optional<Time> started;  // first rank entered running
+  Millis ran{0};                // how long its command has run, as last kept (about once a minute)
   std::vector<Rank> ranks;
   bool operator==(const Attempt&) const = default;
 };

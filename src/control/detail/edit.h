@@ -41,6 +41,10 @@ inline domain::LaunchId launch_of(const domain::Attempt& attempt, std::size_t ra
   return {attempt.id, static_cast<int>(rank), attempt.ranks[rank].incarnation};
 }
 
+// How long the command of the attempt has run. By ticks, so a step of the wall clock does not count, nor does
+// the time in which no control process looked.
+Millis run_time(const State& state, const domain::Attempt& attempt);
+
 inline bool is_over(domain::RankPhase phase) {
   return phase == domain::RankPhase::finished || phase == domain::RankPhase::lost;
 }

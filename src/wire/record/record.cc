@@ -95,6 +95,7 @@ struct Encode {
             {"number", attempt.number},
             {"created", attempt.created.unix_ms},
             {"started", or_null(attempt.started)},
+            {"ran_ms", attempt.ran.count()},
             {"ranks", std::move(ranks)}};
   }
 
@@ -183,6 +184,7 @@ domain::Attempt decode_attempt(Fields& in) {
   attempt.number = small(in, "number", 1);
   attempt.created = in.time("created");
   attempt.started = maybe_time(in, "started");
+  attempt.ran = Millis{in.maybe_integer("ran_ms", 0, INT64_MAX).value_or(0)};
   in.objects("ranks", [&](Fields& inner) {
     auto& rank = attempt.ranks.emplace_back();
     rank.node = inner.text("node");

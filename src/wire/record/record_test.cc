@@ -45,6 +45,7 @@ std::vector<Record> samples() {
   attempt.number = 2;
   attempt.created = {1'500};
   attempt.started = Time{2'000};
+  attempt.ran = Millis{60'000};
   attempt.ranks = {{"node-1", 1, RankPhase::running, 3, {}},
                    {"node-2", 2, RankPhase::exited, 4, RankExit{std::nullopt, 9, Cause::user, "r", "m"}}};
   Workload workload;
