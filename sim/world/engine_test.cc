@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "engine/contract/engine_contract.h"
+#include "engine/contract/gang.h"
 #include "sim/world/timeline.h"
 
 namespace muster::engine::contract {
@@ -27,16 +28,7 @@ class SimSubject final : public Subject {
   ports::Engine& engine() override { return engine_; }
   domain::GangLaunch gang(domain::AttemptId attempt, int ranks, Conduct conduct) override {
     conduct_ = conduct;
-    domain::GangLaunch gang{.attempt = attempt, .nodes = {}, .runner_tokens = {}};
-    for (int rank = 0; rank < ranks; ++rank) {
-      domain::NodeLaunch launch;
-      launch.id = {.attempt = attempt, .rank = rank, .incarnation = 1};
-      launch.world = ranks;
-      launch.node = "node-" + std::to_string(rank + 1);
-      gang.nodes.push_back(std::move(launch));
-      gang.runner_tokens.emplace_back("token");
-    }
-    return gang;
+    return gang_on_first_nodes(attempt, ranks);
   }
   domain::GangLaunch broken_gang(domain::AttemptId attempt) override {
     engine_.node_parts("node-3");

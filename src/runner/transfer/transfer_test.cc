@@ -175,15 +175,19 @@ UploadContext context_of(TempDir& folder, int rank, int world, std::vector<std::
   return context;
 }
 
+domain::Output model_archive() {
+  return {.name = "model",
+          .local_path = "/opt/ml/model",
+          .s3_uri = "s3://b/o/model.tar.gz",
+          .form = domain::Output::Form::tar_gz,
+          .merged = true};
+}
+
 TEST(Upload, one_archive_of_all_ranks) {
   FakeObjects store;
   TempDir folder;
   std::vector<std::string> log;
-  const domain::Output model{.name = "model",
-                             .local_path = "/opt/ml/model",
-                             .s3_uri = "s3://b/o/model.tar.gz",
-                             .form = domain::Output::Form::tar_gz,
-                             .merged = true};
+  const auto model = model_archive();
   put(folder / "ml0/model/same", "0");
   put(folder / "ml0/model/zero", "0");
   put(folder / "ml1/model/same", "1");
@@ -207,11 +211,7 @@ TEST(Upload, an_empty_or_missing_model_makes_an_empty_archive) {
   FakeObjects store;
   TempDir folder;
   std::vector<std::string> log;
-  const domain::Output model{.name = "model",
-                             .local_path = "/opt/ml/model",
-                             .s3_uri = "s3://b/o/model.tar.gz",
-                             .form = domain::Output::Form::tar_gz,
-                             .merged = true};
+  const auto model = model_archive();
   ASSERT_TRUE(upload_output(store, model, context_of(folder, 0, 1, &log), kNever));
   put(folder / "got", store.objects.at("o/model.tar.gz"));
   EXPECT_EQ(untar(folder / "got", folder / "out"), "");
@@ -272,11 +272,7 @@ TEST(Upload, a_file_that_cannot_be_read_is_named_with_the_remedy) {
   FakeObjects store;
   TempDir folder;
   std::vector<std::string> log;
-  const domain::Output model{.name = "model",
-                             .local_path = "/opt/ml/model",
-                             .s3_uri = "s3://b/o/model.tar.gz",
-                             .form = domain::Output::Form::tar_gz,
-                             .merged = true};
+  const auto model = model_archive();
   fs::create_directories(folder / "ml0/model");
   const auto path = too_long_a_path(folder / "ml0/model");
   const auto done = upload_output(store, model, context_of(folder, 0, 1, &log), kNever);

@@ -20,6 +20,7 @@
 #include "base/file.h"
 #include "base/testing.h"
 #include "base/text.h"
+#include "engine/contract/gang.h"
 #include "engine/local/local_engine.h"
 #include "engine/local/run_folder.h"
 
@@ -70,19 +71,13 @@ class LocalWorld {
 
   domain::GangLaunch gang(domain::AttemptId attempt, int ranks,
                           const std::vector<std::string>& command) const {
-    domain::GangLaunch gang{.attempt = attempt, .nodes = {}, .runner_tokens = {}};
-    for (int rank = 0; rank < ranks; ++rank) {
-      domain::NodeLaunch launch;
-      launch.id = {.attempt = attempt, .rank = rank, .incarnation = 1};
-      launch.world = ranks;
-      launch.node = "node-" + std::to_string(rank + 1);
+    auto gang = contract::gang_on_first_nodes(attempt, ranks);
+    for (auto& launch : gang.nodes) {
       launch.workload.job_name = "demo";
       launch.workload.image = "muster/host";
       launch.workload.program = "host";
       launch.workload.instance_type = "ml.c5.xlarge";
       launch.workload.entrypoint = command;
-      gang.nodes.push_back(std::move(launch));
-      gang.runner_tokens.push_back("secret-of-rank-" + std::to_string(rank));
     }
     return gang;
   }
