@@ -52,7 +52,7 @@ struct Arguments {
 int living_launches(const data::DataDirectory& directory) {
   const auto launches = engine::local::list_launches(directory.run());
   return static_cast<int>(std::count_if(launches.begin(), launches.end(), [&](const auto& launch) {
-    return engine::local::is_locked(directory.run() + "/" + to_string(launch));
+    return engine::local::is_occupied(directory.run() + "/" + to_string(launch));
   }));
 }
 

@@ -191,7 +191,7 @@ Result<std::optional<Starting>> LocalEngine::Impl::start(const domain::NodeLaunc
     return fail(ErrorCode::unavailable, to_string(launch.id) + " is being started or ended: try again");
   }
   // The watcher knows all that have run: a number left here is of one that was undone.
-  for (const auto* name : {"/pid", "/exit"}) ::unlink((folder + name).c_str());
+  for (const auto* name : {"/pid", "/init", "/exit"}) ::unlink((folder + name).c_str());
   MUSTER_CHECK(fill_folder(folder, launch, token));
   Result<StartedRunner> runner;
   const auto spawn_it = [&] { runner = start_runner(options_.runner_program, folder, *std::move(lock)); };
@@ -221,7 +221,7 @@ Result<void> LocalEngine::Impl::await(std::vector<Starting>& started) {
 void LocalEngine::Impl::undo(const std::vector<Starting>& started) {
   for (const auto& rank : started) {
     end_child(rank.runner.pid);
-    for (int i = 0; i < 1000 && is_locked(rank.folder); ++i) std::this_thread::sleep_for(Millis{1});
+    for (int i = 0; i < 1000 && is_occupied(rank.folder); ++i) std::this_thread::sleep_for(Millis{1});
     // If something of it stays, the next launch of this id finds a folder that was never started.
     static_cast<void>(remove_tree(rank.folder));
   }

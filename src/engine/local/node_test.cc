@@ -227,7 +227,7 @@ TEST(Node, KillAllNeedsNoEngine) {
   auto gang = world.gang(domain::AttemptId{2}, 1, {"orphan", lock});
   ASSERT_OK(world.engine().launch(gang));
   ASSERT_TRUE(world.wait([&] { return is_held(lock); }));
-  const auto killed = kill_all(world.run(), Millis{100});
+  const auto killed = kill_all(world.run(), Millis{0});
   ASSERT_OK(killed);
   EXPECT_EQ(*killed, 3);
   EXPECT_TRUE(is_free(lock));

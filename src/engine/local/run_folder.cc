@@ -61,13 +61,14 @@ Result<void> put_file(const std::string& path, std::string_view data, mode_t mod
   return {};
 }
 
-Result<void> write_pid(const std::string& folder, const ProcessRef& process) {
-  return put_file(folder + "/pid", std::to_string(process.pid) + " " + std::to_string(process.start) + "\n",
-                  0600);
+namespace {
+
+Result<void> write_process(const std::string& path, const ProcessRef& process) {
+  return put_file(path, std::to_string(process.pid) + " " + std::to_string(process.start) + "\n", 0600);
 }
 
-std::optional<ProcessRef> read_pid(const std::string& folder) {
-  const auto text = read_file(folder + "/pid", 64);
+std::optional<ProcessRef> read_process(const std::string& path) {
+  const auto text = read_file(path, 64);
   if (!text) return std::nullopt;
   const auto words = split(trim(*text), ' ');
   if (words.size() != 2) return std::nullopt;
@@ -75,6 +76,18 @@ std::optional<ProcessRef> read_pid(const std::string& folder) {
   const auto start = parse_int(words[1]);
   if (!pid || !start || *pid < 2 || *pid > 0x7fffffff) return std::nullopt;  // never signal init or a group
   return ProcessRef{.pid = static_cast<pid_t>(*pid), .start = static_cast<std::uint64_t>(*start)};
+}
+
+}  // namespace
+
+Result<void> write_pid(const std::string& folder, const ProcessRef& process) {
+  return write_process(folder + "/pid", process);
+}
+
+std::optional<ProcessRef> read_pid(const std::string& folder) { return read_process(folder + "/pid"); }
+
+Result<void> write_init(const std::string& folder, const ProcessRef& process) {
+  return write_process(folder + "/init", process);
 }
 
 Result<UniqueFd> take_lock(const std::string& folder) {
@@ -90,6 +103,16 @@ bool is_locked(const std::string& folder) {
   if (!fd) return false;
   // Shared, so that two who look at the same time do not take each other for a runner.
   return ::flock(fd->get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
+bool is_occupied(const std::string& folder) {
+  if (is_locked(folder)) return true;
+  const auto init = read_process(folder + "/init");
+  if (!init) return false;
+  const auto process = open_process(*init);
+  if (!process) return false;
+  pollfd ended{.fd = process->get(), .events = POLLIN, .revents = 0};  // readable: a zombie
+  return ::poll(&ended, 1, 0) == 0;
 }
 
 std::string read_exit(const std::string& folder) {
@@ -170,10 +193,9 @@ std::optional<Victim> find_runner(const std::string& folder) {
   return std::nullopt;
 }
 
-// The lock goes last, with the last process of the node. A living musterd takes it again to ship the spool:
-// then another process is registered.
+// A living musterd takes the lock again to ship the spool: then another process is registered.
 bool is_taken_apart(const std::string& folder, const std::optional<ProcessRef>& runner) {
-  return !is_locked(folder) || (runner && read_pid(folder) != runner);
+  return !is_occupied(folder) || (runner && read_pid(folder) != runner);
 }
 
 }  // namespace
@@ -184,7 +206,7 @@ Result<int> kill_all(const std::string& run_directory, Millis grace) {
   std::map<std::string, std::optional<ProcessRef>> folders;
   for (const auto& id : list_launches(run_directory)) {
     const auto folder = run_directory + "/" + to_string(id);
-    if (!is_locked(folder)) continue;
+    if (!is_occupied(folder)) continue;
     MUSTER_CHECK(put_file(folder + "/killed", "", 0600));
     auto victim = find_runner(folder);
     folders[folder] = victim ? victim->ref : std::nullopt;

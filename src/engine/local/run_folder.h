@@ -6,8 +6,9 @@
 //   node.json    NodePlan: how the node is made
 //   hosts        becomes /etc/hosts of the node
 //   ml/ home/    become /opt/ml and /opt/home
-//   lock         flock, held while any process of the runner lives (inherited from the engine: no gap)
+//   lock         flock, held while a process of the runner lives (inherited from the engine: no gap)
 //   pid          "<pid> <start time>" of the outer runner process
+//   init         the same of the inner one, which ends only after all that the job has left
 //   exit         "exit 3" or "signal 9": how the runner ended
 //   killed       kill_all() has ended the runner
 //   drained      nothing is left to ship
@@ -61,10 +62,15 @@ Result<void> put_file(const std::string& path, std::string_view data, mode_t mod
 
 Result<void> write_pid(const std::string& folder, const ProcessRef& process);
 std::optional<ProcessRef> read_pid(const std::string& folder);  // nullopt: not started
+Result<void> write_init(const std::string& folder, const ProcessRef& process);
 
 // Takes the folder's lock; failed_precondition while a runner lives.
 Result<UniqueFd> take_lock(const std::string& folder);
 bool is_locked(const std::string& folder);
+
+// Whether anything of the launch lives. The lock alone does not say so: the kernel closes the files of a
+// dying init, and only then ends what is left in its pid namespace.
+bool is_occupied(const std::string& folder);
 
 // "exit 0", "signal 9"; empty when the runner left no word.
 std::string read_exit(const std::string& folder);

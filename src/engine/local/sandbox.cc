@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/text.h"
 #include "engine/local/handshake.h"
@@ -143,6 +144,16 @@ void die_with_parent(int alive) {
   if (::poll(&poll, 1, 0) > 0 && (poll.revents & POLLHUP) != 0) ::_exit(1);
 }
 
+// In the inner process, before it has a /proc of its own: its number is the machine's, not 1.
+Result<void> register_init(const std::string& path) {
+  std::error_code error;
+  const auto number = std::filesystem::read_symlink("/proc/self", error);
+  const auto pid = parse_int(number.native());
+  if (error || !pid) return fail(ErrorCode::io, "/proc/self: " + error.message());
+  MUSTER_TRY(const auto self, process_ref(static_cast<pid_t>(*pid)));
+  return write_init(path, self);
+}
+
 // Splits the process. Returns in the inner one only.
 Result<void> split_process(int folder, bool isolated, Handshake& handshake) {
   int ends[2];
@@ -205,6 +216,7 @@ Result<Node> make_node(const std::string& path, Handshake& handshake, NodeReport
   // Opened only now: a mount can only be made from a folder of the own mount namespace.
   MUSTER_TRY(auto folder, open_file(path, O_PATH | O_DIRECTORY));
   MUSTER_CHECK(split_process(folder.get(), plan.isolate, handshake));
+  MUSTER_CHECK(register_init(path));
   if (plan.isolate) MUSTER_CHECK(furnish(plan, folder.get(), report));
   if (plan.isolate && plan.user.change) MUSTER_CHECK(lead_to_programs(plan, report));
   handshake.send(report);

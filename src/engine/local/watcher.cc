@@ -85,7 +85,7 @@ void Watcher::adopt() {
   for (const auto& id : list_launches(setup_.run_directory)) {
     const auto path = folder(id);
     const auto process = read_pid(path);
-    const bool alive = is_locked(path);
+    const bool alive = is_occupied(path);
     if (!alive && !process) {  // prepared and never started: it will be launched again
       static_cast<void>(remove_tree(path));
       continue;
@@ -260,10 +260,10 @@ void Watcher::on_due(const domain::LaunchId& id, Entry& entry) {
   }
 }
 
-// The runner's outer process is gone, or not known yet: what does the lock say?
+// The runner's outer process is gone, or not known yet: what does its folder say?
 void Watcher::look_again(const domain::LaunchId& id, Entry& entry) {
   const auto path = folder(id);
-  if (is_locked(path) && boot_time() - entry.since < kTakeApartMax) {
+  if (is_occupied(path) && boot_time() - entry.since < kTakeApartMax) {
     const auto process = read_pid(path);
     if (process && find(*process, entry)) {
       entry.state = State::running;

@@ -5,8 +5,10 @@
 //     stubborn        ignores SIGTERM
 //     end N           ends with N
 //     shell SCRIPT    runs SCRIPT as the job would be run, and ends with its code
-//     orphan LOCK     leaves a process in a session of its own, twice forked, that holds a lock on LOCK; then
-//                     stays. With a further word it ends at once instead.
+//     orphan LOCK     leaves a process in a session of its own, twice forked, that holds a lock on LOCK and
+//     so
+//                     much memory that the kernel takes a moment to end it; then stays. With a further word
+//                     it ends at once instead.
 //   test_runner drain FOLDER   fails if FOLDER/keep exists; else writes FOLDER/shipped
 #include <fcntl.h>
 #include <signal.h>
@@ -18,6 +20,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "base/file.h"
 #include "base/text.h"
@@ -66,11 +69,13 @@ int orphan(const std::string& lock, bool end) {
     if (fork() != 0) _exit(0);
     setsid();
     for (int signal = 1; signal < 32; ++signal) ::signal(signal, SIG_IGN);
+    dup2(ready[1], 1);
+    close_range(3, ~0U, 0);  // also the lock of the run folder, as if it had become another program
+    const std::vector<char> memory(std::size_t{256} << 20, 'x');  // given back before the lock is
     const int fd = open(lock.c_str(), O_RDWR | O_CREAT, 0666);
     const bool held = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
-    if (write(ready[1], held ? "y" : "n", 1) != 1) _exit(1);
-    close(ready[1]);
-    close(ready[0]);
+    if (write(1, held ? "y" : "n", 1) != 1) _exit(1);
+    close(1);
     for (;;) pause();
   }
   close(ready[1]);
