@@ -1,7 +1,8 @@
 # libtorch for src/train, from the folder that tools/fetch-libtorch fills (or MUSTER_LIBTORCH).
 #
 #   muster::torch            imported target: include path, libtorch_cpu, libc10, run path
-#   muster_torch(TARGET...)  links it privately and shares one precompiled train/tensor.h among the targets
+#   muster_torch(TARGET...)  links it privately and shares one precompiled train/tensor.h among the targets, another with
+#                            gmock among the tests
 #
 # Its own find_package(Torch) is not used: for this wheel it wants a CUDA toolkit.
 include_guard(GLOBAL)
@@ -44,6 +45,13 @@ target_link_libraries(muster_train_pch PRIVATE muster::torch Threads::Threads)
 target_compile_options(muster_train_pch PRIVATE -fopenmp -fPIC)
 target_precompile_headers(muster_train_pch PRIVATE ${CMAKE_SOURCE_DIR}/src/train/tensor.h)
 
+if(MUSTER_TESTS)
+  muster_test_pch(muster_train_test_pch ${CMAKE_SOURCE_DIR}/src/train/tensor.h)
+  target_include_directories(muster_train_test_pch PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(muster_train_test_pch PRIVATE muster::torch)
+  target_compile_options(muster_train_test_pch PRIVATE -fopenmp)
+endif()
+
 function(muster_torch)
   foreach(target IN LISTS ARGN)
     if(NOT TARGET ${target}) # a test, in a build without tests
@@ -53,6 +61,10 @@ function(muster_torch)
     # at::parallel_for is a template: without this it runs on one thread.
     # -fPIC, also for executables (CMake gives them -fPIE): the precompiled header takes only one of the two.
     target_compile_options(${target} PRIVATE -fopenmp -fPIC)
-    target_precompile_headers(${target} REUSE_FROM muster_train_pch)
+    if(target MATCHES "_test$")
+      target_precompile_headers(${target} REUSE_FROM muster_train_test_pch)
+    else()
+      target_precompile_headers(${target} REUSE_FROM muster_train_pch)
+    endif()
   endforeach()
 endfunction()
