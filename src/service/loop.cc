@@ -203,7 +203,9 @@ void Loop::settle(const std::string& key, const Order& order, const Finished& re
   }
   auto& backoff = backoff_[name];
   const auto wait = options_.backoff_min * (1 << std::min(backoff.failures, 16));
-  backoff = {backoff.failures + 1, monotonic_() + std::min<Millis>(wait, options_.backoff_max)};
+  const bool of_engine =
+      std::holds_alternative<StopOrder>(order) || std::holds_alternative<ReleaseOrder>(order);
+  backoff = {backoff.failures + 1, monotonic_() + std::min<Millis>(wait, options_.backoff_max), of_engine};
   if (backoff.failures >= kFailuresSaid) say(name + " fails and is tried again: " + result.error->message);
 }
 
@@ -325,17 +327,24 @@ void Loop::release(Batch& batch) {
 }
 
 void Loop::release_effects() {
+  std::set<std::string> owed;
   for (const auto& effect : control::pending(state_, now())) {
     if (const auto* launch = std::get_if<control::LaunchGang>(&effect)) {
       const auto& attempt = state_.attempts.at(launch->attempt);
       const auto& job = state_.jobs.at(attempt.job);
       issue("launch " + to_string(attempt.id), LaunchOrder{attempt, job.kind, job.name, workload_of(job)});
     } else if (const auto* stop = std::get_if<control::StopRank>(&effect)) {
-      issue("stop " + to_string(stop->launch), StopOrder{stop->launch, stop->grace});
+      issue(*owed.insert("stop " + to_string(stop->launch)).first, StopOrder{stop->launch, stop->grace});
     } else {
       const auto& release = std::get<control::ReleaseRank>(effect);
-      issue("release " + to_string(release.launch), ReleaseOrder{release.launch});
+      issue(*owed.insert("release " + to_string(release.launch)).first, ReleaseOrder{release.launch});
     }
+  }
+  // What is owed no longer, as a stop of a launch that has vanished, will never succeed. After a load nothing
+  // is owed until the engine was seen.
+  if (state_.inventory_known) {
+    std::erase_if(backoff_,
+                  [&](const auto& entry) { return entry.second.of_engine && !owed.contains(entry.first); });
   }
   release_outbox();
   refresh();

@@ -107,6 +107,7 @@ class Loop {
   struct Backoff {
     int failures = 0;
     Millis until{0};
+    bool of_engine = false;  // a stop or release: forgotten when it is owed no longer
   };
 
   std::optional<Error> enqueue(Item&& item, std::size_t limit);

@@ -224,6 +224,32 @@ TEST_F(LoopTest, AFailedEffectIsTriedAgainLaterAndLater) {
   EXPECT_EQ(said_, std::vector<std::string>(3, "release a77-r0-i1 fails and is tried again: busy"));
 }
 
+TEST_F(LoopTest, TheBackOffOfAnEffectGoesWithTheEffect) {
+  const domain::Observation dead{{domain::AttemptId{77}, 0, 1}, "node-1", false};
+  int tries = 0;
+  const auto seconds = [&](int count, const std::vector<domain::Observation>& seen) {
+    for (int second = 0; second < count; ++second) {
+      loop_.step();
+      for (const auto& [key, order] : std::exchange(orders_.taken, {})) {
+        if (std::holds_alternative<ReleaseOrder>(order)) {
+          ++tries;
+          loop_.finished({key, {}, Error{ErrorCode::io, "busy"}});
+        } else {
+          loop_.finished({key, control::EngineInventory{SIZE_MAX, {}, seen}, {}});
+        }
+      }
+      loop_.step();
+      monotonic_ += Millis{1'000};
+      clock_.time = clock_.time + Millis{1'000};
+    }
+  };
+  seconds(6, {dead});
+  EXPECT_EQ(tries, 3);  // the next would follow after 4 s
+  seconds(1, {});       // it has vanished by itself
+  seconds(2, {dead});
+  EXPECT_EQ(tries, 4);
+}
+
 TEST_F(LoopTest, AnEngineThatCannotBeLookedAtIsSaid) {
   for (int second = 0; second < 4; ++second) {
     loop_.step();

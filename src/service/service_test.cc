@@ -258,7 +258,6 @@ TEST_F(ServiceTest, ALaunchErrorIsInTheLogsAndInTheReason) {
             "muster: the launch failed: no program nanny");
 }
 
-// What List shows of a job that winds down is told by the cause, as in Describe.
 // Requests cannot be read while `broken`.
 struct TornStore final : ports::Store {
   explicit TornStore(ports::Store& store) : disk(store) {}
@@ -298,6 +297,7 @@ TEST_F(ServiceTest, AJobWhoseRequestCannotBeReadFails) {
   EXPECT_TRUE(engine_.gangs.empty());
 }
 
+// What List shows of a job that winds down is told by the cause, as in Describe.
 TEST_F(ServiceTest, TheSummaryOfAJobThatFailsSaysWhyItIsStopped) {
   ASSERT_TRUE(submit("demo", 2));
   ASSERT_TRUE(engine_.wait([&] { return engine_.gangs.size() == 1; }));
