@@ -13,7 +13,7 @@ namespace {
 
 tl::unexpected<Error> bad(const std::string& text, const std::string& why) {
   return fail(ErrorCode::invalid_argument,
-              "--listen " + text + ": " + why + "; use ADDRESS, ADDRESS:PORT or [IPV6]:PORT");
+              "--listen " + text + ": " + why + "; give ADDRESS, ADDRESS:PORT or [IPV6]:PORT");
 }
 
 // In the one way in which it is written here; nullopt: not an IPv6 address.
@@ -43,10 +43,13 @@ Result<Address> parse_address(const std::string& text) {
     out.host = text;
   }
   if (out.host.empty()) return bad(text, "the address is missing");
+  in_addr v4{};
   if (text.starts_with('[') || out.host.find(':') != std::string::npos) {
     const auto address = ipv6(out.host);
     if (!address) return bad(text, "\"" + out.host + "\" is not an IPv6 address");
     out.host = *address;
+  } else if (::inet_pton(AF_INET, out.host.c_str(), &v4) != 1) {
+    return bad(text, "\"" + out.host + "\" is not an IP address; use 127.0.0.1");
   }
   if (port) {
     const auto number = parse_int(*port);

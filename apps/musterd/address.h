@@ -16,7 +16,8 @@ struct Address {
   bool operator==(const Address&) const = default;
 };
 
-// HOST, HOST:PORT, IPV6, [IPV6] or [IPV6]:PORT. Does not check that HOST is an address of this machine.
+// ADDRESS, ADDRESS:PORT or [IPV6]:PORT, where ADDRESS is IPv4, or IPv6 without a port; names are refused.
+// Does not check that it is an address of this machine.
 Result<Address> parse_address(const std::string& text);
 
 bool is_loopback(const std::string& host);

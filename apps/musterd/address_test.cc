@@ -28,6 +28,14 @@ TEST(Address, BadOnesAreNamed) {
   }
 }
 
+// Nothing here resolves names, and "reachable from other machines" would be wrong of some.
+TEST(Address, NamesAreRefused) {
+  for (const auto* text : {"localhost", "localhost:9650", "example.com", "127.1"}) {
+    EXPECT_THAT(parse_address(text).error().message, HasSubstr("is not an IP address; use 127.0.0.1"))
+        << text;
+  }
+}
+
 TEST(Address, OnlyLoopbackIsServedInClear) {
   for (const auto* host : {"127.0.0.1", "127.77.0.1", "::1", "0:0:0:0:0:0:0:1"})
     EXPECT_TRUE(is_loopback(host));
