@@ -36,6 +36,9 @@ namespace {
 
 constexpr const char* kVersion = MUSTER_VERSION;
 constexpr Millis kStopGrace{5'000};
+// Exit codes, as those of muster.
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
 // Tried in turn at first start; below the ephemeral range, so that no outgoing connection holds them later.
 constexpr std::uint16_t kFirstPort = 9650;
 constexpr std::uint16_t kLastPort = 9749;
@@ -231,7 +234,7 @@ int run(int argc, char** argv) {
   const auto served = serve(arguments);
   if (!served) {
     std::cerr << "musterd: " << served.error().message << "\n";
-    return 1;
+    return served.error().code == ErrorCode::invalid_argument ? kUsage : kFailed;
   }
   return 0;
 }

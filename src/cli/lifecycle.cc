@@ -118,8 +118,9 @@ int up_detached(const Common& common, const UpOptions& options, const data::Data
   const auto pid = spawn(musterd_command(common, options), output);
   if (!pid) return print_error(pid.error());
   bool ended = false;
+  int status = 0;
   const bool answers = wait_until(kStartMax, [&] {
-    ended = ::waitpid(*pid, nullptr, WNOHANG) == *pid;
+    ended = ::waitpid(*pid, &status, WNOHANG) == *pid;
     if (ended) return true;
     if (directory.pid() != *pid) return false;
     const auto endpoint = endpoint_of(directory);
@@ -130,7 +131,8 @@ int up_detached(const Common& common, const UpOptions& options, const data::Data
     auto said = std::string(trim(read_file(output).value_or("")));
     constexpr std::string_view kName = "musterd: ";
     if (said.rfind(kName, 0) == 0) said = said.substr(kName.size());
-    return print_error({ErrorCode::internal,
+    const bool usage = ended && WIFEXITED(status) && WEXITSTATUS(status) == kUsage;
+    return print_error({usage ? ErrorCode::invalid_argument : ErrorCode::internal,
                         ended ? said : "musterd did not answer within 30 s; see " + directory.log_file()});
   }
   print_service(common, directory.endpoint().value_or(""), "Serving  ");

@@ -241,6 +241,12 @@ def test_a_taken_port_is_named(muster, shared, tmp_path):
     assert port in done.stderr and "musterd" in done.stderr and "--listen" in done.stderr
 
 
+def test_a_wrong_address_is_a_wrong_command_line(tmp_path):
+    done = Muster(tmp_path / "data")("up", "--detach", "--listen", "127.0.0.1:99999")
+    assert done.returncode == 2
+    assert "127.0.0.1:99999" in done.stderr and "from 0 to 65535" in done.stderr
+
+
 def test_another_address_is_taken_once_no_job_dials_the_old_one(own_muster, tmp_path):
     name = submit(own_muster, tmp_path, "sleep 600")
     wait_for(lambda: own_muster.job(name)["SecondaryStatus"] == "Training", what="the command")

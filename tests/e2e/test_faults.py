@@ -189,16 +189,16 @@ def test_a_second_musterd_is_refused(own):
 
 
 def test_bad_starts_say_what_to_do(own, tmp_path):
-    def start(*arguments):
+    def start(*arguments, code=1):
         done = subprocess.run([BIN / "musterd", *arguments], capture_output=True, text=True, timeout=20)
-        assert done.returncode == 1
+        assert done.returncode == code
         return done.stderr
     (tmp_path / "file").write_text("")
     assert "--data" in start("--data", tmp_path / "file" / "x")
-    assert "--insecure" in start("--data", tmp_path / "a", "--listen", "0.0.0.0:0")
+    assert "--insecure" in start("--data", tmp_path / "a", "--listen", "0.0.0.0:0", code=2)
     port = own.endpoint.rsplit(":", 1)[1]
     taken = start("--data", tmp_path / "b", "--listen", f"127.0.0.1:{port}")
     assert port in taken and "musterd" in taken
     (tmp_path / "c").mkdir(mode=0o700)
     (tmp_path / "c" / "muster.toml").write_text("nodez = 3\n")
-    assert "nodez is not a setting" in start("--data", tmp_path / "c")
+    assert "nodez is not a setting" in start("--data", tmp_path / "c", code=2)

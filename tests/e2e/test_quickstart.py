@@ -16,8 +16,8 @@ def take_interrupts():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def start(data, *more, programs=BIN):
-    return subprocess.Popen([ROOT / "quickstart", "--data", data, "--steps", "3", *more], text=True,
+def start(data, *more, programs=BIN, steps=3):
+    return subprocess.Popen([ROOT / "quickstart", "--data", data, "--steps", str(steps), *more], text=True,
                             env=os.environ | {"MUSTER_BIN": str(programs)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                             start_new_session=True, preexec_fn=take_interrupts)
 
@@ -38,13 +38,13 @@ def processes_of(data):
 
 def test_whole_path_and_clean(tmp_path):
     data = tmp_path / "data"
-    run = start(data)
+    run = start(data, steps=40)
     out, _ = run.communicate(timeout=600)
     assert run.returncode == 0, out
     before, after = re.search(r"held-out text +([0-9.]+) -> ([0-9.]+) bits", out).groups()
     assert float(after) < float(before)
     first, last = re.search(r"training loss +([0-9.]+) -> ([0-9.]+) nats", out).groups()
-    assert float(last) < float(first)
+    assert float(first) - float(last) > 2
     assert re.search(r"model +s3://quickstart/models/\S+/output/model\.tar\.gz", out)
     for phase in ("text", "tokenizer", "tokens", "training", "sample"):
         assert re.search(rf"^  {phase} +[0-9.]+ s$", out, re.M), phase
