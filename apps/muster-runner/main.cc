@@ -1,7 +1,9 @@
 // muster-runner: one process a rank on its node. Started by engines, not by people.
 //
 //   muster-runner node <run folder>    makes a local node and runs the rank in it
-//   muster-runner drain <run folder>   ships what a runner that died left behind; 0: nothing is left
+//   muster-runner drain <run folder>   ships what a runner that died left behind; 0: nothing is left, or
+//   nothing
+//                                      that another try could ship
 #include <unistd.h>
 
 #include <cstdio>
@@ -16,7 +18,7 @@
 namespace muster {
 namespace {
 
-constexpr Millis kDrainPatience{50'000};
+constexpr Millis kDrainPatience{50'000};  // engines give a drain 60 s
 
 int fail_with(const Error& error) {
   std::fprintf(stderr, "muster-runner: %s\n", error.message.c_str());
@@ -44,8 +46,10 @@ int run_node(const std::string& folder) {
 }
 
 int drain(const std::string& folder) {
-  const auto drained = runner::drain(folder, kDrainPatience);
-  return drained ? 0 : fail_with(drained.error());
+  const auto drained = runner::drain(folder, {.give_up = kDrainPatience});
+  if (!drained) return fail_with(drained.error());
+  if (!drained->empty()) std::fprintf(stderr, "muster-runner: given up: %s\n", drained->c_str());
+  return 0;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <ctime>
 #include <deque>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -142,6 +143,7 @@ Shell::Shell(Context context, Launch launch)
     : context_(std::move(context)),
       launch_(std::move(launch.node)),
       token_(std::move(launch.token)),
+      patience_(context_.patience),
       core_({.launch = launch_.id,
              .max_runtime = launch_.workload.max_runtime,
              .grace = launch_.workload.grace}) {}
@@ -381,6 +383,31 @@ void Shell::close() {
   spool_->flush();
 }
 
+// The whole spool in `folder`, to the last line.
+Result<void> ship_spool(const std::string& folder, ControlLink& link, Patience& patience) {
+  MUSTER_TRY(const auto spool, LogSpool::open(folder));
+  spool->close();
+  std::promise<Result<void>> done;
+  auto shipped = done.get_future();
+  LogShipper shipper(*spool, link, patience, [&](Result<void> result) { done.set_value(std::move(result)); });
+  return shipped.get();
+}
+
+Result<void> ship_reports(const std::string& file, ControlLink& link, Patience& patience) {
+  MUSTER_TRY(const auto reports, read_reports(file));
+  for (const auto& report : reports) {
+    MUSTER_TRY(const auto answer,
+               patience.repeat<domain::ReportAnswer>({}, [&] { return link.report(report); }));
+    if (answer == domain::ReportAnswer::stale) return fail(ErrorCode::cancelled, "the launch is over");
+  }
+  return {};
+}
+
+// Refused for good, or no longer readable: another try would find the same.
+bool is_final(const Error& error) {
+  return error.code == ErrorCode::failed_precondition || error.code == ErrorCode::corrupt;
+}
+
 }  // namespace
 
 Result<int> run(Context context) {
@@ -389,38 +416,20 @@ Result<int> run(Context context) {
   return shell.run();
 }
 
-Result<void> drain(const std::string& folder, Millis patience_max) {
+Result<std::string> drain(const std::string& folder, Patience::Options options) {
   MUSTER_TRY(const auto launch, read_launch(folder));
   MUSTER_TRY(auto link, connect(launch.node.endpoint_url, launch.node.id, launch.token));
-  MUSTER_TRY(auto spool, LogSpool::open(folder + "/spool"));
-  Patience::Options options;
-  options.give_up = patience_max;
   Patience patience(options);
-  spool->close();
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::optional<Result<void>> logs;
-  {
-    LogShipper shipper(*spool, *link, patience, [&](Result<void> done) {
-      const std::lock_guard lock(mutex);
-      logs = std::move(done);
-      changed.notify_all();
-    });
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return logs.has_value(); });
-  }
-  if (!*logs) {
-    if (logs->error().code == ErrorCode::cancelled) return {};  // the launch is over: nobody wants it
-    return tl::unexpected(logs->error());
-  }
-  MUSTER_TRY(const auto reports, read_reports(folder + "/spool/reports"));
-  for (const auto& report : reports) {
-    const auto answer = patience.repeat<domain::ReportAnswer>({}, [&] { return link->report(report); });
-    if (!answer && answer.error().code == ErrorCode::cancelled) return {};
-    if (!answer) return tl::unexpected(answer.error());
-    if (*answer == domain::ReportAnswer::stale) return {};
-  }
-  return {};
+  const auto over = [](const auto& done) { return !done && done.error().code == ErrorCode::cancelled; };
+  std::vector<std::string> given_up;
+  const auto logs = ship_spool(folder + "/spool", *link, patience);
+  if (over(logs)) return std::string();
+  if (!logs && !is_final(logs.error())) return tl::unexpected(logs.error());
+  if (!logs) given_up.push_back("the log is not complete: " + logs.error().message);
+  const auto reports = ship_reports(folder + "/spool/reports", *link, patience);
+  if (!reports && !over(reports) && !is_final(reports.error())) return tl::unexpected(reports.error());
+  if (!reports && !over(reports)) given_up.push_back("the reports: " + reports.error().message);
+  return join(given_up, "; ");
 }
 
 }  // namespace muster::runner

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "runner/credentials.h"
+#include "runner/report/link.h"
 #include "runner/transfer/objects.h"
 
 namespace muster::runner {
@@ -29,13 +30,15 @@ struct Context {
   std::function<int()> become;                           // core of the child: takes the job's user
   std::function<Result<void>(const std::string&)> give;  // gives a tree to the job's user
   MakeObjects make_objects;
+  Patience::Options patience;  // with the control plane
 };
 
 // Exit code of the program: 0 when the final report was acknowledged. An error: the node cannot work at all.
 Result<int> run(Context context);
 
-// Ships what a runner that died left in `folder`. Success: nothing is left, or nobody wants it any more.
-// unavailable when the control plane does not take it within `patience`.
-Result<void> drain(const std::string& folder, Millis patience);
+// Ships what a runner that died left in `folder`. Success: nothing is left that another try could ship; the
+// answer says what was refused for good or cannot be read, "" when all is shipped or nobody wants it any
+// more. timeout: the control plane was away for too long.
+Result<std::string> drain(const std::string& folder, Patience::Options patience);
 
 }  // namespace muster::runner

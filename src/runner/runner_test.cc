@@ -71,8 +71,12 @@ class FolderObjects final : public Objects {
   std::string root_;
 };
 
-int child_main(const std::string& folder, const std::string& store) {
+// Comes to the end of its patience with refusals at once.
+const Patience::Options kHaste{.first_wait = Millis{1}, .last_wait = Millis{2}};
+
+int child_main(const std::string& folder, const std::string& store, Patience::Options patience = {}) {
   Context context;
+  context.patience = patience;
   context.folder = folder;
   context.opt_ml = folder + "/ml";
   context.names_resolve = false;
@@ -337,14 +341,33 @@ TEST_F(RunnerTest, a_killed_runners_log_is_drained_to_the_last_line) {
   ::kill(pid, SIGKILL);
   EXPECT_EQ(end(pid), -SIGKILL);
   ::kill(static_cast<pid_t>(parse_int(trim(read_file(ml() + "/pid").value())).value()),
-         SIGKILL);                                 // no pid namespace
-  EXPECT_FALSE(drain(folder_of(0), Millis{100}));  // nobody is there to take it
+         SIGKILL);                                              // no pid namespace
+  EXPECT_FALSE(drain(folder_of(0), {.give_up = Millis{100}}));  // nobody is there to take it
   control_->start();
-  const auto drained = drain(folder_of(0), Millis{10'000});
+  const auto drained = drain(folder_of(0), {.give_up = Millis{10'000}});
   ASSERT_TRUE(drained) << drained.error().message;
   EXPECT_EQ(control_->text(), "1\n2\n3\n4\nfive\n");
+  EXPECT_EQ(*drained, "");
   control_->make_stale();
-  EXPECT_TRUE(drain(folder_of(0), Millis{10'000}));
+  EXPECT_TRUE(drain(folder_of(0), {.give_up = Millis{10'000}}));
+}
+
+TEST_F(RunnerTest, a_drain_gives_up_what_is_refused_for_good_and_ships_the_rest) {
+  const auto pid = begin(launch_of("echo 1; exec sleep 1000"));
+  ASSERT_TRUE(control_->wait_for_line("1"));
+  ASSERT_TRUE(control_->wait_for_phase(domain::RankPhase::running));
+  ::kill(pid, SIGKILL);
+  EXPECT_EQ(end(pid), -SIGKILL);
+  control_->refuse_logs();
+  std::ofstream(folder_of(0) + "/spool/reports", std::ios::app)
+      << wire::encode(domain::RankReport{.launch = {domain::AttemptId{1}, 0, 1},
+                                         .number = control_->reports().back().number + 1,
+                                         .phase = domain::RankPhase::exited})
+      << '\n';
+  const auto drained = drain(folder_of(0), kHaste);
+  ASSERT_TRUE(drained) << drained.error().message;
+  EXPECT_NE(drained->find("no logs today"), std::string::npos) << *drained;
+  EXPECT_EQ(control_->phases(), "ready running exited");
 }
 
 TEST_F(RunnerTest, sigterm_to_the_runner_ends_the_job_and_the_log_is_complete) {
@@ -354,6 +377,20 @@ TEST_F(RunnerTest, sigterm_to_the_runner_ends_the_job_and_the_log_is_complete) {
   EXPECT_EQ(end(pid), 5);
   EXPECT_NE(control_->text().find("bye\n"), std::string::npos) << control_->text();
   EXPECT_EQ(control_->exit_of().cause, domain::Cause::infrastructure);
+}
+
+TEST_F(RunnerTest, a_log_that_is_refused_while_the_command_runs_holds_up_nothing) {
+  control_->refuse_logs();
+  const auto pid = begin(launch_of("while [ ! -e go ]; do sleep 0.01; done; echo unheard"), "child-in-haste");
+  ASSERT_TRUE(control_->wait_for_phase(domain::RankPhase::running));
+  ASSERT_TRUE(control_->wait_for_refusals(Patience::Options{}.refusals_max));
+  std::ofstream(ml() + "/go").close();
+  ASSERT_TRUE(control_->wait_for_phase(domain::RankPhase::finished));
+  EXPECT_EQ(end(pid), 0);
+  EXPECT_EQ(control_->exit_of().exit_code, 0);
+  const auto farewell = control_->reports().back().message;
+  EXPECT_NE(farewell.find("the log is not complete: "), std::string::npos) << farewell;
+  EXPECT_NE(farewell.find("no logs today"), std::string::npos) << farewell;
 }
 
 TEST_F(RunnerTest, credentials_for_the_job) {
@@ -485,6 +522,9 @@ TEST_F(RunnerTest, stop_while_staging) {
 int main(int argc, char** argv) {
   const std::string mode = argc == 4 ? argv[1] : "";
   if (mode == "child") return muster::runner::child_main(argv[2], argv[3]);
+  if (mode == "child-in-haste") {
+    return muster::runner::child_main(argv[2], argv[3], muster::runner::kHaste);
+  }
   if (mode == "child-on-small-disk") return muster::runner::child_on_small_disk(argv[2], argv[3]);
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

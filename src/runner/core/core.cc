@@ -147,10 +147,8 @@ void Core::on(const input::Uploaded& in) {
 }
 
 void Core::on(const input::LogsDelivered& in) {
-  if (step_ != Step::closing) return;
-  report(RankPhase::finished, in.error);
-  reported_end_ = true;
-  actions_.emplace_back(action::DeliverReports{});
+  logs_error_ = in.error;
+  if (step_ == Step::closing) farewell();
 }
 
 void Core::on(const input::ReportsDelivered&) {
@@ -194,6 +192,7 @@ void Core::on(const input::GaveUp& in) {
 void Core::on(const input::Terminate&) {
   if (terminate_) return;
   terminate_ = true;
+  if (step_ == Step::closing) actions_.emplace_back(action::SetTimer{Timer::leave, config_.leave});
   pursue();
 }
 
@@ -269,8 +268,18 @@ void Core::end_without_command(Cause cause, std::string reason) {
 
 void Core::close() {
   step_ = Step::closing;
-  actions_.emplace_back(action::DeliverLogs{});
   if (terminate_) actions_.emplace_back(action::SetTimer{Timer::leave, config_.leave});
+  if (logs_error_) {
+    farewell();  // it ended before its time, and nobody will say so again
+  } else {
+    actions_.emplace_back(action::DeliverLogs{});
+  }
+}
+
+void Core::farewell() {
+  report(RankPhase::finished, *logs_error_);
+  reported_end_ = true;
+  actions_.emplace_back(action::DeliverReports{});
 }
 
 void Core::abandon(int code) {

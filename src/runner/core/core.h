@@ -61,7 +61,8 @@ struct Uploaded {
   std::string message;
   std::optional<Failure> failure;
 };
-// Every log line has been acknowledged; error: the log was refused for good.
+// Nothing more of the log will be sent. After DeliverLogs: every line has been acknowledged. In any step,
+// with an error: the rest of the log can never be delivered.
 struct LogsDelivered {
   std::string error;
 };
@@ -94,7 +95,7 @@ struct Report {
 struct Log {
   std::string text;  // a line of the runner's own in the job's log
 };
-struct DeliverLogs {};  // answer LogsDelivered when all lines are acknowledged
+struct DeliverLogs {};  // no more lines come: answer LogsDelivered when all are acknowledged
 struct DeliverReports {};
 struct SetTimer {
   Timer timer = Timer::kill;
@@ -155,6 +156,7 @@ class Core {
   void stop_command(domain::Cause cause, Millis grace);
   void end_without_command(domain::Cause cause, std::string reason);
   void close();
+  void farewell();
   void abandon(int code);
   void report(domain::RankPhase phase, std::string message);
 
@@ -165,6 +167,7 @@ class Core {
   std::optional<domain::RankExit> exit_;
   std::optional<domain::Cause> stopping_;  // SIGTERM was sent, and why
   Millis stop_grace_{0};
+  std::optional<std::string> logs_error_;  // the log has ended, "" is well
   bool ran_ = false;
   bool terminate_ = false;
   bool reported_end_ = false;  // the final report is made

@@ -102,7 +102,7 @@ Input parse_input(std::string_view line) {
   if (verb == "not-started") return input::NotStarted{words.quoted};
   if (verb == "exited") return parse_exited(words);
   if (verb == "uploaded") return input::Uploaded{failure_of(words) ? "" : words.quoted, failure_of(words)};
-  if (verb == "logs-delivered") return input::LogsDelivered{};
+  if (verb == "logs-delivered") return input::LogsDelivered{words.quoted};
   if (verb == "reports-delivered") return input::ReportsDelivered{};
   if (verb == "stale") return input::Stale{};
   if (verb == "gave-up") return input::GaveUp{words.quoted};

@@ -44,6 +44,7 @@ class FakeLink final : public ControlLink {
     for (const auto& line : batch.lines) {
       if (sequence++ == lines.size()) lines.push_back(line);
     }
+    changed.notify_all();
     if (lose_answers-- > 0) return fail(ErrorCode::unavailable, "reset");
     return lines.size();
   }
@@ -113,7 +114,8 @@ TEST(Spool, a_dead_runners_spool_is_read_again_without_its_torn_end) {
   {
     auto spool = LogSpool::open(folder / "spool", {.segment_bytes = 100});
     ASSERT_TRUE(spool);
-    ASSERT_TRUE((*spool)->set_base(40));
+    (*spool)->set_base(40);
+    ASSERT_TRUE((*spool)->keep_base());
     for (int i = 0; i < 20; ++i) {
       (*spool)->append(Time{i + 1}, "line " + std::to_string(i));
       (*spool)->flush();
@@ -199,6 +201,33 @@ TEST(Shipper, faults_lose_and_repeat_nothing) {
   ASSERT_TRUE(result) << result.error().message;
   ASSERT_EQ(link.lines.size(), 100U);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(link.lines[static_cast<std::size_t>(i)].text, std::to_string(i));
+}
+
+// The number of its first line cannot be written, as on a disk that is full for a while.
+TEST(Shipper, a_disk_that_is_full_for_a_while_stops_no_log) {
+  TempDir folder;
+  auto spool = LogSpool::open(folder / "spool");
+  const std::filesystem::path in_the_way = folder / "spool/base.new";
+  std::filesystem::create_directory(in_the_way);
+  FakeLink link;
+  link.lines.resize(7);
+  Patience patience(fast());
+  std::promise<Result<void>> done;
+  LogShipper shipper(**spool, link, patience, [&](Result<void> r) { done.set_value(std::move(r)); });
+  const auto send = [&](const std::string& line, std::size_t lines) {
+    (*spool)->append(Time{1}, line);
+    (*spool)->flush();
+    std::unique_lock lock(link.mutex);
+    ASSERT_TRUE(
+        link.changed.wait_for(lock, std::chrono::seconds(5), [&] { return link.lines.size() == lines; }));
+  };
+  send("without", 8);
+  EXPECT_FALSE(read_file(folder / "spool/base"));
+  std::filesystem::remove(in_the_way);
+  send("with", 9);
+  EXPECT_EQ(read_file(folder / "spool/base").value(), "7\n");
+  (*spool)->close();
+  EXPECT_TRUE(done.get_future().get());
 }
 
 TEST(Shipper, refused_and_stale_end_with_the_reason) {

@@ -86,8 +86,9 @@ Result<std::vector<domain::RankReport>> read_reports(const std::string& file) {
   auto lines = split(*text, '\n');
   lines.pop_back();  // what follows the last newline
   for (const auto line : lines) {
-    MUSTER_TRY(auto report, wire::decode_report(line));
-    out.push_back(std::move(report));
+    auto report = wire::decode_report(line);
+    if (!report) return fail(ErrorCode::corrupt, file + ": " + report.error().message);
+    out.push_back(*std::move(report));
   }
   return out;
 }

@@ -44,6 +44,7 @@ class Reporter {
 };
 
 // The reports in `file`, oldest first; a missing file has none and a torn last line is left out.
+// corrupt: another line is no report.
 Result<std::vector<domain::RankReport>> read_reports(const std::string& file);
 
 class Poller {

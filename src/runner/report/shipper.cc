@@ -26,7 +26,8 @@ Result<void> LogShipper::learn_base(std::stop_token stop) {
   if (spool_.base()) return {};
   MUSTER_TRY(const auto next,
              patience_.repeat<std::uint64_t>(stop, [&] { return link_.logs(wire::LogBatch{}); }));
-  return spool_.set_base(next);
+  spool_.set_base(next);
+  return {};
 }
 
 void LogShipper::space_out(std::stop_token stop) {
@@ -45,6 +46,8 @@ Result<void> LogShipper::ship(std::stop_token stop) {
   MUSTER_CHECK(learn_base(stop));
   while (spool_.wait(stop)) {
     space_out(stop);
+    // Before a line is sent, or else as soon as the disk, which other jobs fill as well, has room for it.
+    [[maybe_unused]] const auto kept = spool_.keep_base();
     MUSTER_TRY(auto batch, spool_.next_batch());
     const auto next_local = batch.first_sequence + batch.lines.size();
     batch.first_sequence += *spool_.base();

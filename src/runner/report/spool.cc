@@ -91,6 +91,7 @@ Result<void> LogSpool::recover() {
     const auto number = parse_int(trim(*text));
     if (!number || *number < 0) return fail(ErrorCode::corrupt, folder_ + "/base is no number: " + *text);
     base_ = static_cast<std::uint64_t>(*number);
+    base_kept_ = true;
   }
   MUSTER_TRY(const auto firsts, list_segments(folder_));
   for (const auto first : firsts) {
@@ -125,13 +126,19 @@ Result<void> LogSpool::add_segment() {
   return {};
 }
 
-Result<void> LogSpool::set_base(std::uint64_t base) {
+void LogSpool::set_base(std::uint64_t base) {
+  MUSTER_ASSERT(!base_);
+  base_ = base;
+}
+
+Result<void> LogSpool::keep_base() {
+  if (base_kept_) return {};
   // Whole or absent after a crash of the runner. Nothing of the spool is made to outlive one of the machine.
   const auto path = folder_ + "/base";
   MUSTER_TRY(const auto file, open_file(path + ".new", O_WRONLY | O_CREAT | O_TRUNC, 0600));
-  MUSTER_CHECK(write_all(file.get(), std::to_string(base) + "\n"));
+  MUSTER_CHECK(write_all(file.get(), std::to_string(base_.value()) + "\n"));
   if (::rename((path + ".new").c_str(), path.c_str()) != 0) return fail_errno("rename to " + path);
-  base_ = base;
+  base_kept_ = true;
   return {};
 }
 

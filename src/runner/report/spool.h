@@ -52,9 +52,12 @@ class LogSpool {
   // No more lines come (later ones are ignored).
   void close();
 
-  // Number, in the log stream, of the spool's line 0: other incarnations may have written before.
+  // Number, in the log stream, of the spool's line 0: other incarnations may have written before. Set once,
+  // and then known even if the disk refuses the file: keep_base() tries that again, and is free when it is
+  // there. Without the file a drain would send lines twice.
   std::optional<std::uint64_t> base() const { return base_; }
-  Result<void> set_base(std::uint64_t base);
+  void set_base(std::uint64_t base);
+  Result<void> keep_base();
 
   std::uint64_t unread() const;  // lines that wait() would not block for
   bool closed() const;
@@ -80,6 +83,7 @@ class LogSpool {
   const std::string folder_;
   const SpoolOptions options_;
   std::optional<std::uint64_t> base_;
+  bool base_kept_ = false;
 
   mutable std::mutex mutex_;
   std::condition_variable_any readable_;

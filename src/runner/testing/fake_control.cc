@@ -141,6 +141,11 @@ net::Response FakeControl::take_logs(int rank, const std::string& body) {
   const auto batch = wire::decode_log_batch(body);
   if (!batch) return json_response(400, batch.error().message);
   const std::lock_guard lock(mutex_);
+  if (refuse_logs_) {
+    ++refusals_;
+    changed_.notify_all();
+    return json_response(400, "no logs today");
+  }
   auto& all = ranks_[rank].lines;
   if (batch->first_sequence > all.size()) return json_response(409, "gap");
   auto sequence = batch->first_sequence;
@@ -214,6 +219,11 @@ void FakeControl::hold_barrier(bool hold) {
   changed();
 }
 
+void FakeControl::refuse_logs() {
+  const std::lock_guard lock(mutex_);
+  refuse_logs_ = true;
+}
+
 bool FakeControl::wait(const std::function<bool()>& condition) {
   std::unique_lock lock(mutex_);
   return changed_.wait_for(lock, std::chrono::seconds(20), condition);
@@ -230,6 +240,10 @@ bool FakeControl::wait_for_line(const std::string& text, int rank) {
     }
     return false;
   });
+}
+
+bool FakeControl::wait_for_refusals(int count) {
+  return wait([&] { return refusals_ >= count; });
 }
 
 }  // namespace muster::runner::testing

@@ -37,12 +37,14 @@ class FakeControl final : public net::Handler {
   void request_stop(domain::Cause cause, Millis grace);
   void make_stale();
   void hold_barrier(bool hold);
+  void refuse_logs();
   // Waits up to 20 s until `condition` (called under the lock) is true.
   bool wait(const std::function<bool()>& condition);
   // Until the runner has heard the word in force and asks for the next.
   bool wait_until_heard(int rank = 0);
   bool wait_for_phase(domain::RankPhase phase, int rank = 0);
   bool wait_for_line(const std::string& text, int rank = 0);
+  bool wait_for_refusals(int count);  // of logs
 
   std::variant<net::Route, net::Response> route(const net::RequestHead& head) override;
 
@@ -75,6 +77,8 @@ class FakeControl final : public net::Handler {
   bool stop_ = false;
   bool stale_ = false;
   bool hold_ = false;
+  bool refuse_logs_ = false;
+  int refusals_ = 0;
   domain::Cause stop_cause_ = domain::Cause::user;
   Millis grace_{0};
   std::uint16_t port_ = 0;
