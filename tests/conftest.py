@@ -1,4 +1,6 @@
 """A musterd of its own for the end-to-end tests, and the clients that talk to it."""
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -27,12 +29,13 @@ class Service:
     def __init__(self, data, nodes=2):
         self.data = pathlib.Path(data)
         self.nodes = nodes
+        self.programs = BIN
         self.process = None
 
     def start(self, timeout=30):
         log = open(self.data.parent / "musterd.out", "ab")
         self.process = subprocess.Popen(
-            [BIN / "musterd", "--data", self.data, "--nodes", str(self.nodes)], stdout=log, stderr=log)
+            [self.programs / "musterd", "--data", self.data, "--nodes", str(self.nodes)], stdout=log, stderr=log)
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             assert self.process.poll() is None, "musterd ended: " + (self.data.parent / "musterd.out").read_text()
@@ -74,6 +77,29 @@ class Service:
     def terminate(self):
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=30)
+
+    @contextlib.contextmanager
+    def held_in_starting(self):
+        """Starts the service again; within the block its runners wait before they make their node, as on a very slow
+        machine. Gives the file to which each that waits writes a line. Probes, by which the service learns at its start
+        what the machine can isolate, do not wait."""
+        self.kill()
+        self.programs = self.data.parent / "bin"
+        self.programs.mkdir()
+        shutil.copy2(BIN / "musterd", self.programs)
+        gate, waiting = self.programs / "gate", self.programs / "waiting"
+        waiting.touch()
+        runner = self.programs / "muster-runner"
+        runner.write_text(f"""#!/bin/sh
+case $2 in */.probe-*) ;; *) echo "$2" >>{waiting}; flock --shared {gate} true ;; esac
+exec {BIN}/muster-runner "$@"
+""")
+        runner.chmod(0o755)
+        self.data.parent.chmod(0o755)  # whom jobs run as must reach the programs
+        with open(gate, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self.start()
+            yield waiting
 
     def down(self):
         subprocess.run([BIN / "muster", "down", "--now", "--data", self.data], check=False, timeout=60,

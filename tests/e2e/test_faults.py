@@ -1,5 +1,6 @@
 """Nothing acknowledged is lost and running jobs go on, whatever is killed."""
 import concurrent.futures
+import contextlib
 import os
 import signal
 import subprocess
@@ -37,17 +38,20 @@ def test_musterd_killed_in_each_state(clients, secondary):
         script = 'trap "sleep 1; echo last; exit 0" TERM; echo up; sleep 300 & wait'
     if secondary == "Uploading":
         script += "; head -c 300M /dev/urandom > /opt/ml/model/weights"
-    sagemaker.create_training_job(**training_request(name, script, nodes=1 if secondary == "Uploading" else 2, **more))
-    if secondary == "Stopping":
-        wait_status(sagemaker, name, "Training")
-        wait_for(lambda: "up" in log_lines(logs, name).get("algo-1", []))
-        sagemaker.stop_training_job(TrainingJobName=name)
-    if secondary != "Starting":
+    with own.held_in_starting() if secondary == "Starting" else contextlib.nullcontext() as waiting:
+        nodes = 1 if secondary == "Uploading" else 2
+        sagemaker.create_training_job(**training_request(name, script, nodes=nodes, **more))
+        if secondary == "Stopping":
+            wait_status(sagemaker, name, "Training")
+            wait_for(lambda: "up" in log_lines(logs, name).get("algo-1", []))
+            sagemaker.stop_training_job(TrainingJobName=name)
+        if secondary == "Starting":
+            wait_for(lambda: len(waiting.read_text().splitlines()) == nodes, what="a start of both runners")
         wait_status(sagemaker, name, secondary)
-    own.kill()
-    time.sleep(1)
-    own.start()
-    assert own.endpoint == endpoint
+        own.kill()
+        time.sleep(1)
+        own.start()
+        assert own.endpoint == endpoint
     job = wait_job(sagemaker, name, timeout=120)
     assert job["TrainingJobStatus"] == ("Stopped" if secondary == "Stopping" else "Completed"), job
     lines = log_lines(logs, name)

@@ -166,6 +166,24 @@ def test_stop_ends_in_stopped(sagemaker, s3, bucket, secondary):
         assert s3.head_object(Bucket=bucket, Key=f"out/{name}/output/model.tar.gz")["ContentLength"] > 0
 
 
+def test_stop_in_starting_runs_nothing(own):
+    own.client("s3").create_bucket(Bucket="e2e")
+    sagemaker, logs, name = own.client("sagemaker"), own.client("logs"), unique("stop")
+    with own.held_in_starting() as waiting:
+        sagemaker.create_training_job(**training_request(name, "echo up; sleep 300", nodes=2))
+        wait_for(lambda: len(waiting.read_text().splitlines()) == 2, what="a start of both runners")
+        wait_status(sagemaker, name, "Starting")
+        sagemaker.stop_training_job(TrainingJobName=name)
+        sagemaker.stop_training_job(TrainingJobName=name)  # twice is accepted
+        wait_status(sagemaker, name, "Stopping")
+    job = wait_job(sagemaker, name)
+    assert job["TrainingJobStatus"] == "Stopped", job
+    assert "Training" not in statuses(job)
+    assert not any("up" in lines for lines in log_lines(logs, name).values())
+    with pytest.raises(sagemaker.exceptions.ClientError, match="has ended"):
+        sagemaker.stop_training_job(TrainingJobName=name)
+
+
 def test_a_waiting_job_says_why(sagemaker, bucket):
     first, second = unique("first"), unique("second")
     sagemaker.create_training_job(**training_request(first, "sleep 300", nodes=2))
