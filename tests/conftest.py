@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -164,6 +165,22 @@ def no_job_left_behind(request):
         client = request.getfixturevalue("shared").client("sagemaker")
         for job in client.list_training_jobs(StatusEquals="InProgress", MaxResults=100)["TrainingJobSummaries"]:
             client.stop_training_job(TrainingJobName=job["TrainingJobName"])
+
+
+@pytest.fixture(params=["new", "debian"])
+def which(request):
+    """A program aws: the one of PyPI, or Debian's, which does not know AWS_ENDPOINT_URL."""
+    program = pathlib.Path(sys.executable).parent / "aws" if request.param == "new" else pathlib.Path("/usr/bin/aws")
+    if not program.exists():
+        pytest.skip(f"there is no {program}")
+    return program
+
+
+def aws(which, service, *arguments, check=True):
+    done = subprocess.run([which, "--endpoint-url", service.endpoint, *arguments], env=service.environment(),
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 or not check, done.stderr
+    return done
 
 
 def unique(prefix):

@@ -1,34 +1,14 @@
 """The object store through boto3 and both aws command lines."""
 import hashlib
 import os
-import pathlib
-import shutil
 import subprocess
-import sys
 import unicodedata
 
 import botocore.exceptions
 import pytest
 from boto3.s3.transfer import TransferConfig
 
-from conftest import unique
-
-NEW_AWS = [pathlib.Path(sys.executable).parent / "aws"]
-OLD_AWS = ["/usr/bin/aws"]
-
-
-def aws(which, shared, *arguments, check=True, cwd=None):
-    command = [*which, "--endpoint-url", shared.endpoint, *arguments]
-    done = subprocess.run(command, env=shared.environment(), capture_output=True, text=True, timeout=300, cwd=cwd)
-    assert done.returncode == 0 or not check, done.stderr
-    return done
-
-
-@pytest.fixture(params=["new", "debian"])
-def which(request):
-    if request.param == "debian" and not os.path.exists("/usr/bin/aws"):
-        pytest.skip("Debian's awscli is not installed")
-    return NEW_AWS if request.param == "new" else OLD_AWS
+from conftest import aws, unique
 
 
 def digest(path):
