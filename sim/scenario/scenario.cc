@@ -194,6 +194,8 @@ class Player {
       job.program.upload = duration();
     } else if (name == "deaf") {
       job.program.deaf = true;
+    } else if (name == "lingers") {
+      job.program.lingers = true;
     } else if (name == "staging-fails") {
       job.program.staging_fails = true;
       job.program.failing_rank = rank();

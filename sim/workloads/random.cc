@@ -41,6 +41,7 @@ Program random_program(Rng& rng, int nodes) {
   program.upload = Millis{rng.between(0, 5'000)};
   program.duration = Millis{rng.between(0, 60'000)};
   program.deaf = rng.chance(0.1);
+  program.lingers = rng.chance(0.03);
   if (rng.chance(0.3)) {
     program.failing_rank = static_cast<int>(rng.below(static_cast<std::uint64_t>(nodes)));
     program.exit_code = static_cast<int>(rng.between(1, 255));

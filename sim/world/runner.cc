@@ -60,7 +60,7 @@ void Runner::obey(const domain::Desired& desired) {
     report(RankPhase::uploading);
     later(program_.upload, &Runner::upload_done);
   }
-  if (desired.target == Target::exit && phase_ == RankPhase::uploaded) {
+  if (desired.target == Target::exit && phase_ == RankPhase::uploaded && !program_.lingers) {
     leaving_ = true;
     report(RankPhase::finished);
   }

@@ -30,6 +30,7 @@ struct Program {
   bool staging_fails = false;  // on the failing rank, instead
   bool upload_fails = false;   // on the failing rank, instead
   bool deaf = false;           // to SIGTERM
+  bool lingers = false;        // its uploads done, it asks for orders and never takes its leave
 };
 
 // A job as a client asks for it. Names are unique in a world, whatever the kind.

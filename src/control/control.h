@@ -123,6 +123,7 @@ inline constexpr Millis kLease{180'000};
 inline constexpr Millis kTickMax{5'000};
 inline constexpr Millis kSlack{30'000};
 inline constexpr Millis kRanKept{60'000};      // run time between two writes of it: what a restart may lose
+inline constexpr Millis kFarewell{300'000};    // uploads to the final report: the last of its log
 inline constexpr Millis kExitWait{10'000};     // final report to the end of the runner
 inline constexpr Millis kFailureGrace{4'000};  // SIGTERM to SIGKILL when another rank has failed
 

@@ -37,6 +37,15 @@ bool wants_launch(const State& state, const domain::Job& job, const domain::Atte
   return false;
 }
 
+// A runner that lives and does not do in time what it should have done by itself: end its command after a
+// stop, or leave when its work is done.
+bool is_overdue(const State& state, const domain::Job& job, const domain::LaunchId& launch, RankPhase phase) {
+  const auto guard = state.guards.find(launch);
+  if (guard == state.guards.end()) return false;
+  if (phase == RankPhase::uploaded) return guard->second.leaving > kFarewell;
+  return job.stop && !detail::has_exited(phase) && guard->second.stopping > job.stop->grace + kSlack;
+}
+
 // A launch whose work is over, or that no job knows: ended if it lingers, then cleaned up.
 void tidy(const State& state, const domain::LaunchId& launch, const Seen& seen, bool lost,
           std::vector<Effect>& out) {
@@ -121,10 +130,9 @@ std::vector<Effect> pending(const State& state, Time) {
         tidy(state, launch, *seen, phase == RankPhase::lost, out);
         continue;
       }
-      const auto guard = state.guards.find(launch);
-      const bool overdue = job.stop && !detail::has_exited(phase) && guard != state.guards.end() &&
-                           guard->second.stopping > job.stop->grace + kSlack;
-      if (overdue && seen->alive) out.emplace_back(StopRank{launch, Millis{0}});
+      if (seen->alive && is_overdue(state, job, launch, phase)) {
+        out.emplace_back(StopRank{launch, Millis{0}});
+      }
     }
   }
   for (const auto& [launch, seen] : state.seen) {

@@ -64,6 +64,7 @@ struct Observe {
         auto& guard = state.guards[detail::launch_of(attempt, i)];
         const auto phase = attempt.ranks[i].phase;
         if (job.stop && phase < domain::RankPhase::exited) guard.stopping += delta;
+        if (phase == domain::RankPhase::uploaded) guard.leaving += delta;
         runs = runs || phase == domain::RankPhase::running;
       }
       auto& running = state.running.try_emplace(id, attempt.ran).first->second;

@@ -42,6 +42,7 @@ struct Guard {
   std::uint64_t heard = 0;  // moment of its last report, poll, or launch; 0: never
   Millis silent{0};         // since then
   Millis stopping{0};       // since its stop was asked for, while its command may run
+  Millis leaving{0};        // since its uploads are done, until its final report
   std::string message;      // its last words, for explain()
 };
 
