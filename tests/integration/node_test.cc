@@ -88,13 +88,14 @@ TEST_F(NodeTest, two_ranks_in_their_nodes) {
       "/run/*/token 2>/dev/null; cat /proc/1/environ 2>/dev/null;"
       "touch $HOME/x && echo home; [ -e /proc/self/fd/3 ] && echo leak; echo id $(id -u)");
   ASSERT_TRUE(wait_for_exits(2));
+  const auto nodes = engine_->inventory()->nodes;
+  const auto hosts = nodes[0].address + " algo-1\n" + nodes[1].address + " algo-2\n";
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(control_.phases(rank), "ready running exited uploading uploaded finished");
     const auto text = control_.text(rank);
     const auto name = domain::host_name(rank);
     for (const auto& wanted :
-         {"host " + name + " pid1 muster-runner\n", std::string("127.77.0.1 algo-1\n127.77.0.2 algo-2\n"),
-          std::string("writable\n"), std::string("home\n"),
+         {"host " + name + " pid1 muster-runner\n", hosts, std::string("writable\n"), std::string("home\n"),
           std::string("hyperparameters.json\ninputdataconfig.json\nresourceconfig.json\n")}) {
       EXPECT_NE(text.find(wanted), std::string::npos) << "missing " << wanted << " in:\n" << text;
     }

@@ -1,4 +1,5 @@
-// The local engine: this machine, cut into virtual nodes node-1 .. node-N with addresses 127.77.0.1 .. N.
+// The local engine: this machine, cut into virtual nodes node-1 .. node-N with addresses 1 .. N of a loopback
+// network of its own (machine.h).
 //
 // Every rank is one process `muster-runner node run/<launch id>` that outlives musterd; all it needs is in
 // that folder (run_folder.h), so that an engine made later on the same data directory finds every runner

@@ -10,6 +10,7 @@
 
 #include "engine/contract/engine_contract.h"
 #include "engine/local/doctor.h"
+#include "engine/local/machine.h"
 #include "engine/local/testing/local_world.h"
 #include "wire/runner/messages.h"
 
@@ -69,7 +70,7 @@ TEST(LocalEngine, CutsTheMachineIntoNodesWithAddresses) {
   ASSERT_OK(inventory);
   ASSERT_EQ(inventory->nodes.size(), 3U);
   EXPECT_EQ(inventory->nodes[0].name, "node-1");
-  EXPECT_EQ(inventory->nodes[2].address, "127.77.0.3");
+  EXPECT_EQ(inventory->nodes[2].address, loopback_network(world.data()) + "3");
   EXPECT_FALSE(inventory->isolation.empty());
   for (const auto& line : inventory->isolation) std::printf("in force: %s\n", line.c_str());
   for (const auto& line : inventory->not_isolated) std::printf("not: %s\n", line.c_str());
@@ -85,12 +86,13 @@ TEST(LocalEngine, TellsTheRunnerAllAboutItsNode) {
   const auto launch = wire::decode_node_launch(*text);
   ASSERT_OK(launch);
   EXPECT_EQ(launch->endpoint_url, "http://127.0.0.1:9999");
-  EXPECT_EQ(launch->address, "127.77.0.2");
+  const auto network = loopback_network(world.data());
+  EXPECT_EQ(launch->address, network + "2");
   EXPECT_EQ(launch->interface, "lo");
   EXPECT_EQ(launch->credentials_uri, "http://127.0.0.1:0/credentials");
   ASSERT_EQ(launch->hosts.size(), 2U);
   EXPECT_EQ(launch->hosts[0].name, "algo-1");
-  EXPECT_EQ(launch->hosts[0].address, "127.77.0.1");
+  EXPECT_EQ(launch->hosts[0].address, network + "1");
   EXPECT_TRUE(launch->notice.starts_with("Before. ml.c5.xlarge is rehearsed on local node node-2: "))
       << launch->notice;
   EXPECT_EQ(read_file(world.folder(launch_id(1)) + "/token"), "secret-of-rank-1");

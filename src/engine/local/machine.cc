@@ -16,7 +16,7 @@ namespace muster::engine::local {
 
 namespace {
 
-constexpr int kNodesMax = 250;  // one last number of 127.77.0.x each
+constexpr int kNodesMax = 250;  // a last number of the network each
 
 int processors() {
   cpu_set_t set;
@@ -65,7 +65,12 @@ void append(std::vector<std::string>& to, const std::vector<std::string>& from) 
 
 }  // namespace
 
-std::vector<domain::Node> cut_machine(int count) {
+std::string loopback_network(const std::string& data_directory) {
+  const auto hash = crypto::sha256(data_directory);
+  return "127." + std::to_string(64 + hash[0] % 64) + "." + std::to_string(hash[1]) + ".";
+}
+
+std::vector<domain::Node> cut_machine(int count, const std::string& network) {
   const int cpus = std::max(1, processors() / count);
   const auto pages = static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PHYS_PAGES)));
   const auto memory =
@@ -75,7 +80,7 @@ std::vector<domain::Node> cut_machine(int count) {
     nodes.push_back({.name = "node-" + std::to_string(k),
                      .cpus = cpus,
                      .memory_bytes = memory,
-                     .address = "127.77.0." + std::to_string(k),
+                     .address = network + std::to_string(k),
                      .healthy = true,
                      .message = {}});
   }
@@ -125,7 +130,7 @@ Machine judge(Findings findings) {
 Result<Machine> survey(Options& options, const std::string& cgroups) {
   MUSTER_CHECK(check_options(options));
   MUSTER_TRY(auto choice, choose_user(options.user));
-  auto nodes = cut_machine(options.nodes);
+  auto nodes = cut_machine(options.nodes, loopback_network(options.data_directory));
   auto groups = Cgroups::make(cgroups, nodes);
 
   NodePlan plan;

@@ -47,7 +47,12 @@ Machine judge(Findings findings);
 // The name of the engine's cgroups: one a data directory.
 std::string cgroup_name(const std::string& data_directory);
 
-// The nodes without trying anything: processors and memory divided by `count`.
-std::vector<domain::Node> cut_machine(int count);
+// "127.a.b.": where the nodes of a data directory have their addresses, a from 64 to 127. Each has its own,
+// so that jobs of two services on one machine do not meet when they listen on the same port. Pure.
+std::string loopback_network(const std::string& data_directory);
+
+// The nodes without trying anything: processors and memory divided by `count`; addresses from `network` + "1"
+// on.
+std::vector<domain::Node> cut_machine(int count, const std::string& network);
 
 }  // namespace muster::engine::local

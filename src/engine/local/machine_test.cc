@@ -4,8 +4,25 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "base/text.h"
+
 namespace muster::engine::local {
 namespace {
+
+TEST(LoopbackNetwork, IsTheDirectorysOwnAndStays) {
+  const auto network = loopback_network("/srv/muster");
+  EXPECT_EQ(network, loopback_network("/srv/muster"));
+  EXPECT_NE(network, loopback_network("/srv/muster2"));
+  std::set<std::string> networks;
+  for (int i = 0; i < 100; ++i) networks.insert(loopback_network("/home/user" + std::to_string(i)));
+  EXPECT_GT(networks.size(), 95U);
+  for (const auto& each : networks) {
+    const auto second = parse_int(split(each, '.')[1]).value_or(0);
+    EXPECT_TRUE(each.starts_with("127.") && each.ends_with(".") && second >= 64) << each;
+  }
+}
 
 using testing::Contains;
 using testing::HasSubstr;
