@@ -243,8 +243,8 @@ TEST_F(LoopTest, TheBackOffOfAnEffectGoesWithTheEffect) {
       clock_.time = clock_.time + Millis{1'000};
     }
   };
-  seconds(6, {dead});
-  EXPECT_EQ(tries, 3);  // the next would follow after 4 s
+  seconds(5, {dead});
+  EXPECT_EQ(tries, 3);  // the next would follow in second 8
   seconds(1, {});       // it has vanished by itself
   seconds(2, {dead});
   EXPECT_EQ(tries, 4);
