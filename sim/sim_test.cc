@@ -17,11 +17,13 @@ std::uint64_t seeds() {
 TEST(Simulation, AThousandSeedsKeepEveryPromise) {
   std::uint64_t commits = 0;
   std::uint64_t crashes = 0;
+  std::size_t forgotten = 0;
   int bad = 0;
   for (std::uint64_t seed = 1; seed <= seeds() && bad < 5; ++seed) {
     const auto result = run_seed(seed);
     commits += result.commits;
     crashes += result.crashes;
+    forgotten += result.forgotten;
     if (result.violations.empty()) continue;
     ++bad;
     ADD_FAILURE() << "seed " << seed << ": " << result.violations.front() << " (and "
@@ -29,7 +31,8 @@ TEST(Simulation, AThousandSeedsKeepEveryPromise) {
   }
   RecordProperty("commits", std::to_string(commits));
   RecordProperty("crashes", std::to_string(crashes));
-  EXPECT_GT(crashes, seeds());  // the worlds are hostile indeed
+  EXPECT_GT(crashes, seeds());    // the worlds are hostile indeed
+  EXPECT_GT(forgotten, seeds());  // and owe the removal of logs
 }
 
 TEST(Simulation, TheSameSeedHasTheSameHistory) {

@@ -1,5 +1,7 @@
 #include "sim/checkers/checkers.h"
 
+#include <algorithm>
+
 namespace muster::sim {
 
 using domain::Cause;
@@ -51,17 +53,36 @@ void Checkers::committed(const control::State& before, const control::State& dur
   for (const auto& [id, attempt] : durable.attempts) attempts_[id] = attempt.job;
   for (const auto& [id, job] : before.ended) {
     const auto now = durable.ended.find(id);
-    const bool forgotten =
-        now == durable.ended.end() && !durable.names.contains({job.kind, job.name});  // pruned
-    if (!forgotten && (now == durable.ended.end() || !(now->second == job))) {
+    if (now == durable.ended.end()) {
+      const auto name = durable.names.find({job.kind, job.name});
+      if (name != durable.names.end() && name->second == id)
+        violation("job " + job.name + " is gone, but its name is not free");
+      if (!may_forget(job.ended)) violation("job " + job.name + " had ended and is lost");
+    } else if (!(now->second == job)) {
       violation("job " + job.name + " had ended as " + std::string(to_string(job.outcome)) +
                 " and changed again");
     }
   }
   for (const auto& [id, job] : before.jobs) {
-    if (!durable.jobs.contains(id) && !durable.ended.contains(id)) violation("job " + job.name + " is lost");
+    if (!durable.jobs.contains(id) && !durable.ended.contains(id) && !may_forget(before.counters.last_time))
+      violation("job " + job.name + " is lost");
   }
   if (durable.counters.last_time < before.counters.last_time) violation("the committed time went back");
+}
+
+void Checkers::prune_asked(Time before) {
+  ++prunes_open_;
+  prune_before_ = std::max(prune_before_, before);
+}
+
+void Checkers::forgotten(domain::JobKind kind, const std::string& name, const domain::Job* job,
+                         const SimEngine& engine) {
+  if (job != nullptr) {
+    if (plans_.contains(name)) check_outcome(*job, engine);
+    forgotten_.push_back({kind, name, job->ended.value()});
+  }
+  plans_.erase(name);
+  stopped_.erase(name);
 }
 
 void Checkers::loaded(const control::State& state, const control::State& durable) {
@@ -106,7 +127,15 @@ void Checkers::command_ended(const domain::LaunchId& id, const domain::RankExit&
   if (exit.cause == Cause::program && exit.exit_code.value_or(0) != 0) failed_at_.emplace(id.attempt, at);
 }
 
-void Checkers::check_outcome(const domain::Job& job, int hits) {
+// Attempts of the job that something hit.
+int Checkers::hits_of(domain::JobId job, const SimEngine& engine) const {
+  return static_cast<int>(std::count_if(engine.hit().begin(), engine.hit().end(), [&](const auto attempt) {
+    const auto found = attempts_.find(attempt);
+    return found != attempts_.end() && found->second == job;
+  }));
+}
+
+void Checkers::check_outcome(const domain::Job& job, const SimEngine& engine) {
   const auto& plan = plans_.at(job.name);
   const auto& program = plan.program;
   const auto& end = *job.end;
@@ -114,6 +143,7 @@ void Checkers::check_outcome(const domain::Job& job, int hits) {
   const auto said = std::string(to_string(end.outcome)) + "/" + std::string(to_string(end.cause)) + " \"" +
                     end.reason + "\"";
   // An attempt that nothing hit is neither given up nor repeated.
+  const int hits = hits_of(job.id, engine);
   const int needed = is(Outcome::failed, Cause::infrastructure) ? job.attempts : job.attempts - 1;
   if (hits < needed) {
     violation("job " + job.name + " ended " + said + " in attempt " + std::to_string(job.attempts) +
@@ -148,16 +178,22 @@ void Checkers::check_outcome(const domain::Job& job, int hits) {
 }
 
 void Checkers::ended(const control::State& durable, const SimEngine& engine,
-                     const std::map<std::string, domain::Job>& jobs) {
+                     const std::map<std::string, domain::Job>& jobs, ports::LogStore& logs) {
   for (const auto& [id, job] : durable.jobs) {
     violation("job " + job.name + " never ended: " + std::string(to_string(job.phase)));
   }
   for (const auto& [id, process] : engine.processes()) {
     violation("launch " + to_string(id) + " was left behind on " + process.node);
   }
-  std::map<domain::JobId, int> hits;
-  for (const auto attempt : engine.hit()) {
-    if (attempts_.contains(attempt)) ++hits[attempts_[attempt]];
+  for (const auto& [sequence, outbox] : durable.outbox) {
+    violation("outbox entry " + std::to_string(sequence) + " was never carried out: " + outbox.body);
+  }
+  for (const auto& job : forgotten_) {
+    const auto streams = logs.streams(domain::log_group(job.kind), job.name + "/").value();
+    for (const auto& stream : streams) {
+      if (stream.created <= job.ended)
+        violation("log stream " + stream.name + " has outlived its job, which was forgotten");
+    }
   }
   for (const auto& [name, plan] : plans_) {
     const auto job = jobs.find(name);
@@ -165,7 +201,7 @@ void Checkers::ended(const control::State& durable, const SimEngine& engine,
       violation("job " + name + " was accepted and has no end");
       continue;
     }
-    check_outcome(job->second, hits[job->second.id]);
+    check_outcome(job->second, engine);
   }
 }
 

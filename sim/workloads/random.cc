@@ -88,6 +88,9 @@ RunResult run_seed(std::uint64_t seed) {
     if (rng.chance(0.3))
       world.after(stop_at + Millis{500}, [&world, plan] { world.stop(plan.kind, plan.name); });
   }
+  for (auto prunes = rng.between(0, 4); prunes > 0; --prunes) {
+    world.after(Millis{rng.between(5'000, 150'000)}, [&world] { world.prune(); });
+  }
   world.run_until_done(kPatience);
   world.check_end();
   return {world.checkers().violations(),
@@ -96,7 +99,8 @@ RunResult run_seed(std::uint64_t seed) {
           world.commits(),
           world.crashes(),
           world.timeline().elapsed(),
-          static_cast<std::size_t>(jobs)};
+          static_cast<std::size_t>(jobs),
+          world.checkers().forgotten_jobs()};
 }
 
 }  // namespace muster::sim

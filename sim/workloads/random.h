@@ -1,5 +1,5 @@
-// Random worlds: what is submitted, stopped and broken follows from the seed alone. Worlds share nothing: any
-// thread may run one.
+// Random worlds: what is submitted, stopped, pruned and broken follows from the seed alone. Worlds share
+// nothing: any thread may run one.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@ struct RunResult {
   std::uint64_t crashes = 0;
   Millis virtual_time{0};
   std::size_t jobs = 0;
+  std::size_t forgotten = 0;  // by a prune
 };
 
 // One world from its first second until everything has ended.

@@ -12,9 +12,11 @@ using service::Loop;
 // Remembers which streams exist: each must before its runner does.
 class World::Logs final : public ports::LogStore {
  public:
-  bool has(const std::string& stream) const { return streams_.contains(stream); }
-  Result<void> create(std::string_view, std::string_view stream, Time now) override {
-    streams_.try_emplace(std::string(stream), now);
+  bool has(const std::string& group, const std::string& stream) const {
+    return streams_.contains({group, stream});
+  }
+  Result<void> create(std::string_view group, std::string_view stream, Time now) override {
+    streams_.try_emplace({std::string(group), std::string(stream)}, now);
     return {};
   }
   Result<std::uint64_t> append(std::string_view, std::string_view, std::optional<std::uint64_t>,
@@ -24,12 +26,12 @@ class World::Logs final : public ports::LogStore {
   Result<std::vector<ports::LogGroup>> groups(std::string_view) override {
     return std::vector<ports::LogGroup>{};
   }
-  Result<std::vector<ports::LogStream>> streams(std::string_view, std::string_view prefix) override {
+  Result<std::vector<ports::LogStream>> streams(std::string_view group, std::string_view prefix) override {
     std::vector<ports::LogStream> result;
-    for (const auto& [name, created] : streams_) {
-      if (!name.starts_with(prefix)) continue;
+    for (const auto& [id, created] : streams_) {
+      if (id.first != group || !id.second.starts_with(prefix)) continue;
       auto& stream = result.emplace_back();
-      stream.name = name;
+      stream.name = id.second;
       stream.created = created;
     }
     return result;
@@ -37,13 +39,13 @@ class World::Logs final : public ports::LogStore {
   Result<ports::LogPage> read(std::string_view, std::string_view, const ports::LogQuery&) override {
     return ports::LogPage{};
   }
-  Result<void> remove(std::string_view, std::string_view stream) override {
-    streams_.erase(std::string(stream));
+  Result<void> remove(std::string_view group, std::string_view stream) override {
+    streams_.erase({std::string(group), std::string(stream)});
     return {};
   }
 
  private:
-  std::map<std::string, Time> streams_;
+  std::map<std::pair<std::string, std::string>, Time> streams_;  // group and stream
 };
 
 class World::Tokens final : public ports::Secrets {
@@ -68,6 +70,7 @@ World::World(const WorldOptions& options)
     ++commits_;
     checkers_.committed(before, store_.shadow());
     note_changes(before);
+    note_forgotten(before);
   };
   start_control();
   timeline_.after(Millis{1'000}, [this] { every_second(); });
@@ -90,7 +93,8 @@ SimEngine::Hooks World::engine_hooks() {
   };
   hooks.make_runner = [this](const domain::NodeLaunch& launch) {
     const auto& name = launch.workload.job_name;
-    if (!logs_->has(domain::log_stream(name, launch.id.rank, launch.attempt_created))) {
+    if (!logs_->has(domain::log_group(launch.workload.kind),
+                    domain::log_stream(name, launch.id.rank, launch.attempt_created))) {
       checkers_.violation(to_string(launch.id) + " starts before its log stream exists");
     }
     return std::make_shared<Runner>(*this, launch, programs_.at(name));
@@ -371,10 +375,10 @@ void World::stop(domain::JobKind kind, const std::string& name, Answered answere
 }
 
 void World::prune(Answered answered) {
-  begin("prune", control::PruneJobs{timeline_.now() + Millis{1}}, [this, answered](const auto& reply, int) {
-    if (reply) {
-      for (const auto& job : reply->pruned) checkers_.pruned(job.name);
-    }
+  const auto before = timeline_.now() + Millis{1};
+  checkers_.prune_asked(before);
+  begin("prune", control::PruneJobs{before}, [this, answered](const auto& reply, int) {
+    checkers_.prune_answered();
     if (answered) answered(reply);
   });
 }
@@ -420,7 +424,8 @@ void World::every_second() {
 
 bool World::run_until_done(Millis at) {
   while (timeline_.elapsed() < at) {
-    if (quiet() && loop_ && asking_ == 0 && store_.shadow().jobs.empty() && engine_->processes().empty())
+    if (quiet() && loop_ && asking_ == 0 && store_.shadow().jobs.empty() && store_.shadow().outbox.empty() &&
+        engine_->processes().empty())
       return true;
     timeline_.step();
   }
@@ -452,8 +457,22 @@ void World::note_changes(const control::State& before) {
   for (const auto& [id, job] : store_.shadow().ended) {
     if (before.ended.contains(id)) continue;
     const auto record = store_.read(domain::RecordKind::job, to_string(id));
-    if (record && *record) describe(std::get<domain::Job>(**record), known(id));
+    if (!record || !*record) continue;
+    const auto& ended = ended_.insert_or_assign(id, std::get<domain::Job>(**record)).first->second;
+    describe(ended, known(id));
   }
+}
+
+void World::note_forgotten(const control::State& before) {
+  const auto& durable = store_.shadow();
+  const auto forget = [&](domain::JobId id, domain::JobKind kind, const std::string& name) {
+    if (durable.jobs.contains(id) || durable.ended.contains(id)) return;
+    note("job " + name + " is forgotten");
+    const auto ended = ended_.find(id);
+    checkers_.forgotten(kind, name, ended == ended_.end() ? nullptr : &ended->second, *engine_);
+  };
+  for (const auto& [id, job] : before.jobs) forget(id, job.kind, job.name);
+  for (const auto& [id, job] : before.ended) forget(id, job.kind, job.name);
 }
 
 std::map<std::string, domain::Job> World::ended_jobs() {
@@ -465,6 +484,6 @@ std::map<std::string, domain::Job> World::ended_jobs() {
   return result;
 }
 
-void World::check_end() { checkers_.ended(store_.shadow(), *engine_, ended_jobs()); }
+void World::check_end() { checkers_.ended(store_.shadow(), *engine_, ended_jobs(), *logs_); }
 
 }  // namespace muster::sim

@@ -58,7 +58,7 @@ class World final : public RunnerWorld, public service::Executor {
   // ---- time ----
   Timeline& timeline() { return timeline_; }
   void run_until(Millis at) { timeline_.run_until(at); }
-  // Until every job has ended and nothing is left on the nodes, or `at`.
+  // Until every job has ended, and nothing is left on the nodes and in the outbox, or `at`.
   bool run_until_done(Millis at);
 
   // ---- what there is ----
@@ -116,6 +116,7 @@ class World final : public RunnerWorld, public service::Executor {
   void ask(const std::shared_ptr<Asking>& asking);
   void every_second();
   void note_changes(const control::State& before);
+  void note_forgotten(const control::State& before);
 
   WorldOptions options_;
   Rng rng_;
@@ -137,6 +138,7 @@ class World final : public RunnerWorld, public service::Executor {
   std::optional<Millis> next_down_;
   std::optional<Error> launch_error_;
   std::map<std::string, Program> programs_;
+  std::map<domain::JobId, domain::Job> ended_;  // all that ever did
   std::vector<std::string> history_;
   std::uint64_t history_hash_ = 0;
   std::uint64_t commits_ = 0;
