@@ -4,6 +4,7 @@ import os
 import pwd
 import re
 import shutil
+import socket
 import subprocess
 import threading
 
@@ -247,6 +248,16 @@ def test_a_wrong_address_is_a_wrong_command_line(tmp_path):
     assert "127.0.0.1:99999" in done.stderr and "from 0 to 65535" in done.stderr
 
 
+@pytest.fixture
+def ipv6_loopback():
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6 loopback, [::1]: {error.strerror}")
+
+
+@pytest.mark.usefixtures("ipv6_loopback")
 def test_another_address_is_taken_once_no_job_dials_the_old_one(own_muster, tmp_path):
     name = submit(own_muster, tmp_path, "sleep 600")
     wait_for(lambda: own_muster.job(name)["SecondaryStatus"] == "Training", what="the command")
