@@ -1,8 +1,8 @@
 // Job logs: groups of streams of numbered lines. Thread-safe. Adapters: telemetry/logs (segment files),
 // telemetry/memory. One contract suite.
 //
-// A stream has one writer. Lines are numbered from 0 without gaps and their times never go back, so
-// (time, sequence) is one order.
+// A stream has one writer. Lines are numbered from 0 and their times never go back, so (time, sequence) is
+// one order. Numbers are missing only where damage has lost lines; lines_missing() stands at their end.
 #pragma once
 
 #include <cstdint>
@@ -63,14 +63,21 @@ struct LogPage {
   std::uint64_t backward_sequence = 0;  // where a backward read goes on
 };
 
+inline std::string lines_missing(std::uint64_t count) {
+  return "muster: " + std::to_string(count) + (count == 1 ? " line is" : " lines are") +
+         " missing here: damage to the stored log has lost them";
+}
+
 class LogStore {
  public:
   virtual ~LogStore() = default;
   // Makes group and stream if they are not there. Visible on return, durable with the first append, which may
   // be an empty one.
   virtual Result<void> create(std::string_view group, std::string_view stream, Time now) = 0;
-  // Idempotent: lines below the stream's next sequence are skipped; a gap is failed_precondition.
-  // nullopt: whatever comes next. Durable on return (grouped fdatasync, <= 50 ms). Answers the next sequence.
+  // Idempotent: lines below the stream's next sequence are skipped. Where `first_sequence` is above it, lines
+  // that had been acknowledged are lost: lines_missing() takes the number of the last of them, and the
+  // numbers of the others stay empty, so that writers and readers keep their places. nullopt: whatever comes
+  // next. Durable on return (grouped fdatasync, <= 50 ms). Answers the next sequence.
   virtual Result<std::uint64_t> append(std::string_view group, std::string_view stream,
                                        std::optional<std::uint64_t> first_sequence,
                                        std::span<const LogLine> lines, Time now) = 0;

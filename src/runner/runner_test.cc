@@ -18,6 +18,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "runner/report/spool.h"
 #include "runner/testing/fake_control.h"
 #include "wire/runner/messages.h"
 
@@ -350,6 +351,32 @@ TEST_F(RunnerTest, a_killed_runners_log_is_drained_to_the_last_line) {
   EXPECT_EQ(*drained, "");
   control_->make_stale();
   EXPECT_TRUE(drain(folder_of(0), {.give_up = Millis{10'000}}));
+}
+
+TEST_F(RunnerTest, a_log_that_the_store_has_lost_goes_on_where_it_was) {
+  const auto pid =
+      begin(launch_of("echo 1; echo 2; while [ ! -e go ]; do sleep 0.01; done; echo 3; "
+                      "echo $$ > pid; touch done; exec sleep 1000"));
+  ASSERT_TRUE(control_->wait_for_line("2"));
+  control_->lose_logs();
+  std::ofstream(ml() + "/go").close();
+  ASSERT_TRUE(control_->wait_for_line("3"));
+  EXPECT_EQ(control_->text(), ports::lines_missing(2) + "\n3\n");
+  ::kill(pid, SIGKILL);
+  EXPECT_EQ(end(pid), -SIGKILL);
+  ASSERT_TRUE(eventually([&] { return fs::exists(ml() + "/done"); }));
+  ::kill(static_cast<pid_t>(parse_int(trim(read_file(ml() + "/pid").value())).value()), SIGKILL);
+  control_->lose_logs();
+  {  // what it had not sent
+    const auto spool = LogSpool::open(folder_of(0) + "/spool");
+    ASSERT_TRUE(spool);
+    (*spool)->append(Time{1}, "4");
+    (*spool)->flush();
+  }
+  const auto drained = drain(folder_of(0), {.give_up = Millis{10'000}});
+  ASSERT_TRUE(drained) << drained.error().message;
+  EXPECT_EQ(*drained, "");
+  EXPECT_EQ(control_->text(), "1\n2\n3\n4\n");  // its spool still had them
 }
 
 TEST_F(RunnerTest, a_drain_gives_up_what_is_refused_for_good_and_ships_the_rest) {

@@ -76,8 +76,6 @@ TEST_F(RunnerProtocol, AppendsLinesToItsStream) {
   EXPECT_EQ(text(call("POST", "logs", wire::encode(batch))), R"({"next_sequence":2})");
   EXPECT_EQ(logs_.written_to, "/aws/sagemaker/TrainingJobs demo/algo-1-1");
   EXPECT_EQ(logs_.lines.at(1), std::string("\xff\0", 2));
-  const wire::LogBatch gap{9, {{Time{1}, "late"}}};
-  EXPECT_EQ(call("POST", "logs", wire::encode(gap)).status, 409);
 }
 
 TEST_F(RunnerProtocol, CredentialsOpenAsASession) {

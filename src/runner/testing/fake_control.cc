@@ -13,6 +13,8 @@ namespace {
 using domain::RankPhase;
 using domain::Target;
 
+constexpr std::string_view kGroup = "jobs";
+
 net::Response json_response(int status, std::string body) {
   net::Response response;
   response.status = status;
@@ -146,19 +148,23 @@ net::Response FakeControl::take_logs(int rank, const std::string& body) {
     changed_.notify_all();
     return json_response(400, "no logs today");
   }
-  auto& all = ranks_[rank].lines;
-  if (batch->first_sequence > all.size()) return json_response(409, "gap");
-  auto sequence = batch->first_sequence;
+  std::vector<ports::LogLine> lines;
   for (const auto& line : batch->lines) {
-    if (sequence++ != all.size()) continue;
-    if (!all.empty()) {
-      EXPECT_LE(all.back().time, line.time);
-    }
     if (first_line_ns == 0 && line.text.substr(0, 7) != "muster:") first_line_ns = now_ns();
-    all.push_back(line);
+    lines.push_back({line.time, line.text});
+  }
+  const auto stream = domain::host_name(rank);
+  EXPECT_TRUE(logs_->create(kGroup, stream, Time{1}));
+  const auto before = logs_->append(kGroup, stream, std::nullopt, {}, Time{1});
+  const auto next = logs_->append(kGroup, stream, batch->first_sequence, lines, Time{1});
+  if (!before || !next) return json_response(500, "the log store is broken");
+  if (*next > *before && !lines.empty()) {  // not one of the past, sent again
+    auto& last = ranks_[rank].last_line;
+    EXPECT_LE(last, lines.back().time);
+    last = lines.back().time;
   }
   changed_.notify_all();
-  return json_response(200, "{\"next_sequence\":" + std::to_string(all.size()) + "}");
+  return json_response(200, "{\"next_sequence\":" + std::to_string(*next) + "}");
 }
 
 bool FakeControl::wait_until_heard(int rank) {
@@ -176,7 +182,16 @@ std::vector<domain::RankReport> FakeControl::reports(int rank) {
 
 std::vector<wire::Line> FakeControl::lines(int rank) {
   const std::lock_guard lock(mutex_);
-  return ranks_[rank].lines;
+  return lines_of(rank);
+}
+
+std::vector<wire::Line> FakeControl::lines_of(int rank) {
+  std::vector<wire::Line> out;
+  const auto page =
+      logs_->read(kGroup, domain::host_name(rank), {.events_max = SIZE_MAX, .bytes_max = SIZE_MAX});
+  if (!page) return out;
+  for (const auto& event : page->events) out.push_back({event.time, event.text});
+  return out;
 }
 
 std::string FakeControl::text(int rank) {
@@ -224,6 +239,11 @@ void FakeControl::refuse_logs() {
   refuse_logs_ = true;
 }
 
+void FakeControl::lose_logs() {
+  const std::lock_guard lock(mutex_);
+  logs_ = telemetry::make_memory_log_store();
+}
+
 bool FakeControl::wait(const std::function<bool()>& condition) {
   std::unique_lock lock(mutex_);
   return changed_.wait_for(lock, std::chrono::seconds(20), condition);
@@ -235,7 +255,7 @@ bool FakeControl::wait_for_phase(RankPhase phase, int rank) {
 
 bool FakeControl::wait_for_line(const std::string& text, int rank) {
   return wait([&] {
-    for (const auto& line : ranks_[rank].lines) {
+    for (const auto& line : lines_of(rank)) {
       if (line.text == text) return true;
     }
     return false;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "net/http.h"
+#include "telemetry/memory/log_store.h"
 #include "wire/runner/messages.h"
 
 namespace muster::runner::testing {
@@ -38,6 +39,7 @@ class FakeControl final : public net::Handler {
   void make_stale();
   void hold_barrier(bool hold);
   void refuse_logs();
+  void lose_logs();  // all that was acknowledged, as if damage had set the streams aside
   // Waits up to 20 s until `condition` (called under the lock) is true.
   bool wait(const std::function<bool()>& condition);
   // Until the runner has heard the word in force and asks for the next.
@@ -57,7 +59,7 @@ class FakeControl final : public net::Handler {
  private:
   struct Rank {
     std::vector<domain::RankReport> reports;
-    std::vector<wire::Line> lines;
+    Time last_line;
   };
   struct Poll {
     int rank = 0;
@@ -68,10 +70,12 @@ class FakeControl final : public net::Handler {
   void changed();                     // under the lock: answers polls
   net::Response take_report(int rank, const std::string& body);
   net::Response take_logs(int rank, const std::string& body);
+  std::vector<wire::Line> lines_of(int rank);  // under the lock
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<int, Rank> ranks_;
+  std::unique_ptr<ports::LogStore> logs_ = telemetry::make_memory_log_store();
   std::vector<Poll> polls_;
   const int world_;
   bool stop_ = false;

@@ -130,13 +130,20 @@ Result<void> StreamFile::load() {
   auto& last = segments_.back();
   last.indexed = false;
   MUSTER_CHECK(index(last, true));
-  next_sequence_ = last.last ? last.last->sequence + 1 : last.first_sequence;
-  last_ = last.last;
-  if (!last_ && segments_.size() > 1) {  // a crash between a roll and its first record
-    MUSTER_CHECK(index(segments_[segments_.size() - 2], false));
-    last_ = segments_[segments_.size() - 2].last;
-  }
+  if (!last.last && segments_.size() > 1) MUSTER_CHECK(drop_empty_end());
+  const auto& end = segments_.back();
+  last_ = end.last;
+  next_sequence_ = last_ ? last_->sequence + 1 : end.first_sequence;
   loaded_ = true;
+  return {};
+}
+
+// A roll without its first record, left by a crash or a failed append. The next append rolls again if it
+// must.
+Result<void> StreamFile::drop_empty_end() {
+  MUSTER_CHECK(index(segments_[segments_.size() - 2], false));
+  if (::unlink(segments_.back().path.c_str()) != 0) return fail_errno("remove " + segments_.back().path);
+  segments_.pop_back();
   return {};
 }
 
@@ -191,7 +198,8 @@ void StreamFile::add_to_index(Segment& segment, std::uint64_t offset, const Reco
 
 // nullopt: the segment has no record. Reads that record only, unless the segment is indexed.
 Result<std::optional<Time>> StreamFile::first_time(Segment& segment) {
-  if (segment.marks.empty() && !segment.indexed) {
+  const bool empty = segment.end == segment.header_bytes;
+  if (segment.marks.empty() && !segment.indexed && !empty) {
     MUSTER_TRY(const auto file, open_file(segment.path, O_RDONLY));
     std::string bytes(kRecordHeaderBytes + kLineBytesMax, '\0');
     MUSTER_TRY(const auto count,
@@ -210,16 +218,13 @@ Result<std::uint64_t> StreamFile::append(std::optional<std::uint64_t> first_sequ
   const std::lock_guard appending(append_);
   Batch batch;
   Segment target;
+  std::vector<ports::LogLine> after_gap;
   {
     const std::lock_guard lock(state_);
     MUSTER_CHECK(load());
     const auto first = first_sequence.value_or(next_sequence_);
-    if (first > next_sequence_) {
-      return fail(ErrorCode::failed_precondition,
-                  "log stream " + name_ + ": lines from " + std::to_string(first) +
-                      " on would leave a gap; the next one is " + std::to_string(next_sequence_));
-    }
-    lines = lines.subspan(std::min<std::uint64_t>(next_sequence_ - first, lines.size()));
+    if (first < next_sequence_)
+      lines = lines.subspan(std::min<std::uint64_t>(next_sequence_ - first, lines.size()));
     if (lines.empty() && settled_) return next_sequence_;
     for (const auto& line : lines) {
       if (line.text.size() > kLineBytesMax) {
@@ -229,7 +234,14 @@ Result<std::uint64_t> StreamFile::append(std::optional<std::uint64_t> first_sequ
                                                      " are stored, the writer splits longer ones");
       }
     }
-    if (segments_.back().end >= segment_bytes_max_) MUSTER_CHECK(roll());
+    if (first > next_sequence_ && !lines.empty()) {  // within a segment there are no gaps
+      after_gap.push_back({lines.front().time, ports::lines_missing(first - next_sequence_)});
+      after_gap.insert(after_gap.end(), lines.begin(), lines.end());
+      lines = after_gap;
+      MUSTER_CHECK(roll(first - 1));
+    } else if (segments_.back().end >= segment_bytes_max_) {
+      MUSTER_CHECK(roll(next_sequence_));
+    }
     batch = encode(next_sequence_, lines, last_ ? std::optional(last_->time) : std::nullopt, now);
     target = {.path = segments_.back().path,
               .first_sequence = 0,
@@ -284,11 +296,17 @@ Result<void> StreamFile::write(const Segment& segment, const Batch& batch) {
   return tl::unexpected(written.error().with_context("cannot append to " + segment.path));
 }
 
-// Begins a new segment, durably: a crash leaves it whole or absent.
-Result<void> StreamFile::roll() {
-  auto path = segment_path(prefix_, next_sequence_);
+// Begins a new segment with the line `next`, durably: a crash leaves it whole or absent.
+Result<void> StreamFile::roll(std::uint64_t next) {
+  loaded_ = false;  // until it is there
+  next_sequence_ = next;
+  auto path = segment_path(prefix_, next);
   const auto first = header();
-  MUSTER_CHECK(write_file_atomic(path, first));
+  if (auto written = write_file_atomic(path, first); !written) {
+    ::unlink(path.c_str());
+    return written;
+  }
+  loaded_ = true;
   add_segment(std::move(path), first.size());
   return {};
 }
@@ -464,9 +482,15 @@ Result<ports::LogStream> StreamFile::describe() {
                        .last_ingested = {},
                        .next_sequence = next_sequence_,
                        .bytes = 0};
-  for (const auto& segment : segments_) out.bytes += segment.end - segment.header_bytes;
-  out.bytes -= (next_sequence_ - segments_.front().first_sequence) * kRecordHeaderBytes;
-  MUSTER_TRY(out.first_event, first_time(segments_.front()));
+  for (std::size_t at = 0; at < segments_.size(); ++at) {
+    auto& segment = segments_[at];
+    const auto next = at + 1 < segments_.size() ? segments_[at + 1].first_sequence : next_sequence_;
+    const auto records = segment.last ? segment.last->sequence + 1 : next;  // too many before a gap
+    const auto bytes = segment.end - segment.header_bytes;
+    out.bytes += bytes - std::min(bytes, (records - segment.first_sequence) * kRecordHeaderBytes);
+    if (out.first_event) continue;
+    MUSTER_TRY(out.first_event, first_time(segment));
+  }
   if (last_) {
     out.last_event = last_->time;
     out.last_ingested = last_->ingested;

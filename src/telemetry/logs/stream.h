@@ -82,12 +82,13 @@ class StreamFile {
 
   // All with state_ held, but for encode and write.
   Result<void> load();
+  Result<void> drop_empty_end();
   Result<void> index(Segment& segment, bool last);
   Result<std::optional<Time>> first_time(Segment& segment);
   Batch encode(std::uint64_t first, std::span<const ports::LogLine> lines, std::optional<Time> last_time,
                Time now) const;
   Result<void> write(const Segment& segment, const Batch& batch);
-  Result<void> roll();
+  Result<void> roll(std::uint64_t next);
   std::string header() const;
   void add_segment(std::string path, std::uint64_t header_bytes);
   void publish(const Batch& batch);

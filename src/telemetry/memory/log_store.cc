@@ -13,7 +13,14 @@ constexpr std::size_t kEventOverhead = 26;
 
 struct Stream {
   Time created;
-  std::vector<ports::LogEvent> events;  // the index is the sequence
+  std::vector<ports::LogEvent> events;  // rising sequences
+
+  std::uint64_t next() const { return events.empty() ? 0 : events.back().sequence + 1; }
+  // Index of the first event from `sequence` on.
+  std::size_t find(std::uint64_t sequence) const {
+    const auto found = std::ranges::lower_bound(events, sequence, {}, &ports::LogEvent::sequence);
+    return static_cast<std::size_t>(found - events.begin());
+  }
 };
 
 struct Group {
@@ -38,23 +45,23 @@ class MemoryLogStore final : public ports::LogStore {
                                std::span<const ports::LogLine> lines, Time now) override {
     const std::lock_guard lock(mutex_);
     MUSTER_TRY(Stream * s, find(group, stream));
-    const std::uint64_t next = s->events.size();
+    const auto next = s->next();
     const auto first = first_sequence.value_or(next);
-    if (first > next) {
-      return fail(ErrorCode::failed_precondition, "lines from " + std::to_string(first) +
-                                                      " on would leave a gap; the next one is " +
-                                                      std::to_string(next));
-    }
-    lines = lines.subspan(std::min<std::uint64_t>(next - first, lines.size()));
+    if (first < next) lines = lines.subspan(std::min<std::uint64_t>(next - first, lines.size()));
     if (std::any_of(lines.begin(), lines.end(),
                     [](const auto& line) { return line.text.size() > kLineMax; })) {
       return fail(ErrorCode::invalid_argument, "a line above 262144 bytes; the writer splits longer ones");
     }
+    if (first > next && !lines.empty()) {
+      const auto last = s->events.empty() ? Time{0} : s->events.back().time;
+      s->events.push_back(
+          {first - 1, std::max(last, lines.front().time), now, ports::lines_missing(first - next)});
+    }
     for (const auto& line : lines) {
       const auto last = s->events.empty() ? Time{0} : s->events.back().time;
-      s->events.push_back({s->events.size(), std::max(last, line.time), now, line.text});
+      s->events.push_back({s->next(), std::max(last, line.time), now, line.text});
     }
-    return s->events.size();
+    return s->next();
   }
 
   Result<std::vector<ports::LogGroup>> groups(std::string_view prefix) override {
@@ -116,7 +123,7 @@ class MemoryLogStore final : public ports::LogStore {
                          .first_event = {},
                          .last_event = {},
                          .last_ingested = {},
-                         .next_sequence = stream.events.size(),
+                         .next_sequence = stream.next(),
                          .bytes = 0};
     for (const auto& event : stream.events) out.bytes += event.text.size();
     if (!stream.events.empty()) {
@@ -138,26 +145,28 @@ class MemoryLogStore final : public ports::LogStore {
 
   static ports::LogPage forward(const Stream& stream, const ports::LogQuery& query) {
     ports::LogPage page;
-    auto at = query.sequence.value_or(0);
+    const auto from = query.sequence.value_or(0);
+    page.forward_sequence = std::max(from, stream.next());  // unless the page ends earlier
     std::size_t bytes = 0;
-    for (; at < stream.events.size(); ++at) {
+    for (auto at = stream.find(from); at < stream.events.size(); ++at) {
       const auto& event = stream.events[at];
       if (query.start && event.time < *query.start) continue;
-      if ((query.end && event.time >= *query.end) || !fits(page, query, bytes, event)) break;
+      if ((query.end && event.time >= *query.end) || !fits(page, query, bytes, event)) {
+        page.forward_sequence = event.sequence;
+        break;
+      }
       page.events.push_back(event);
     }
-    page.forward_sequence = at;
-    page.backward_sequence = page.events.empty() ? at : page.events.front().sequence;
+    page.backward_sequence = page.events.empty() ? page.forward_sequence : page.events.front().sequence;
     return page;
   }
 
   static ports::LogPage backward(const Stream& stream, const ports::LogQuery& query) {
     ports::LogPage page;
-    const auto end =
-        std::min<std::uint64_t>(query.sequence.value_or(stream.events.size()), stream.events.size());
+    const auto end = std::min(query.sequence.value_or(stream.next()), stream.next());
     page.forward_sequence = page.backward_sequence = end;
     std::size_t bytes = 0;
-    for (auto at = end; at > 0; --at) {
+    for (auto at = stream.find(end); at > 0; --at) {
       const auto& event = stream.events[at - 1];
       if (query.end && event.time >= *query.end) continue;
       if ((query.start && event.time < *query.start) || !fits(page, query, bytes, event)) break;
