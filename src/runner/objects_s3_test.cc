@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <future>
 #include <thread>
 
 #include "base/file.h"
@@ -25,11 +27,14 @@ class CredentialsLink final : public ControlLink {
   Result<std::uint64_t> logs(const wire::LogBatch&) override { return fail(ErrorCode::unsupported, ""); }
   Result<std::string> credentials() override {
     ++asked;
+    if (on_ask) on_ask();
     return std::string(R"({"AccessKeyId":")") + s3::kAccessKey + R"(","SecretAccessKey":")" + s3::kSecretKey +
-           R"(","Token":"","Expiration":"2099-01-01T00:00:00Z"})";
+           R"(","Token":"","Expiration":")" + expiration + R"("})";
   }
   void cancel() override {}
   int asked = 0;
+  std::string expiration = "2099-01-01T00:00:00Z";
+  std::function<void()> on_ask;
 };
 
 class ObjectsS3 : public ::testing::Test {
@@ -88,19 +93,43 @@ TEST_F(ObjectsS3, nothing_there_and_a_stop) {
 TEST_F(ObjectsS3, a_store_that_restarts_is_waited_for) {
   for (const auto* key : {"in/a", "in/b", "in/c"}) server_.put(key, key);
   server_.stop();
-  std::jthread restart([&] {
-    // It refuses connections, then answers as a service that starts, then serves.
-    server_.fault = [starting = std::make_shared<std::atomic<int>>(3)](const net::Request&) {
-      std::optional<net::Response> out;
-      if ((*starting)-- > 0) out.emplace().status = 503;
-      return out;
-    };
-    server_.start(server_.port());
-  });
+  // It refuses connections, then answers as a service that starts, then serves. With credentials that do not
+  // last each attempt asks for new ones: at the second question the first attempt has been refused.
+  link_.expiration = "1999-01-01T00:00:00Z";
+  link_.on_ask = [&] {
+    if (link_.asked == 2) server_.start(server_.port());
+  };
+  server_.fault = [starting = std::make_shared<std::atomic<int>>(3)](const net::Request&) {
+    std::optional<net::Response> out;
+    if ((*starting)-- > 0) out.emplace().status = 503;
+    return out;
+  };
   const auto staged =
       stage_channel(*objects_, {.name = "train", .s3_uri = "s3://bucket/in"}, 0, 1, folder_ / "data", {});
   ASSERT_TRUE(staged) << staged.error().message;
   EXPECT_EQ(staged->files, 3U);
+  EXPECT_GE(link_.asked, 5);  // refused, three times 503, and then what was asked for
+}
+
+// A store that takes the request and never answers: what a stop ends, and how. The runner does not wait for a
+// listing that was given up, but ends it on its way out.
+TEST_F(ObjectsS3, a_listing_that_is_never_answered_ends_with_cancel) {
+  std::promise<void> asked;
+  std::promise<void> end;
+  server_.fault = [&, ended = end.get_future().share()](const net::Request&) -> std::optional<net::Response> {
+    asked.set_value();
+    ended.wait();
+    return s3::answer(503);
+  };
+  std::jthread leave([&] {
+    asked.get_future().wait();
+    objects_->cancel();
+  });
+  const auto staged =
+      stage_channel(*objects_, {.name = "train", .s3_uri = "s3://bucket/in"}, 0, 1, folder_ / "data", {});
+  ASSERT_FALSE(staged);
+  EXPECT_EQ(staged.error().code, ErrorCode::cancelled) << staged.error().message;
+  end.set_value();
 }
 
 }  // namespace

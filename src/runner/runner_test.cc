@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 
 #include "base/file.h"
 #include "base/text.h"
@@ -72,10 +73,31 @@ class FolderObjects final : public Objects {
   std::string root_;
 };
 
+// A store that takes a listing and never answers it, until it is cancelled.
+class SilentObjects final : public Objects {
+ public:
+  Result<std::vector<ObjectInfo>> list(const S3Location&) override {
+    cancelled_.get_future().wait();
+    return fail(ErrorCode::cancelled, "cancelled");
+  }
+  Result<void> download(const std::string&, const std::vector<Download>&, const std::string&,
+                        std::stop_token) override {
+    return fail(ErrorCode::unsupported, "");
+  }
+  Result<void> upload(const std::string&, const S3Location&, std::stop_token) override {
+    return fail(ErrorCode::unsupported, "");
+  }
+  Result<void> remove(const S3Location&) override { return fail(ErrorCode::unsupported, ""); }
+  void cancel() override { cancelled_.set_value(); }
+
+ private:
+  std::promise<void> cancelled_;
+};
+
 // Comes to the end of its patience with refusals at once.
 const Patience::Options kHaste{.first_wait = Millis{1}, .last_wait = Millis{2}};
 
-int child_main(const std::string& folder, const std::string& store, Patience::Options patience = {}) {
+int child_main(const std::string& folder, std::unique_ptr<Objects> store, Patience::Options patience = {}) {
   Context context;
   context.patience = patience;
   context.folder = folder;
@@ -83,7 +105,7 @@ int child_main(const std::string& folder, const std::string& store, Patience::Op
   context.names_resolve = false;
   context.home = "/tmp";
   context.make_objects = [&](const std::string&, const std::string&, CredentialsCache&) {
-    return Result<std::unique_ptr<Objects>>(std::make_unique<FolderObjects>(store));
+    return Result<std::unique_ptr<Objects>>(std::move(store));
   };
   const auto code = run(context);
   if (!code) std::fprintf(stderr, "runner: %s\n", code.error().message.c_str());
@@ -116,7 +138,15 @@ int child_on_small_disk(const std::string& folder, const std::string& store) {
       ::mount("tmpfs", (folder + "/ml").c_str(), "tmpfs", 0, "size=2m") != 0) {
     return kNoMounts;
   }
-  return child_main(folder, store);
+  return child_main(folder, std::make_unique<FolderObjects>(store));
+}
+
+int child(const std::string& mode, const std::string& folder, const std::string& store) {
+  auto objects = std::make_unique<FolderObjects>(store);
+  if (mode == "child") return child_main(folder, std::move(objects));
+  if (mode == "child-in-haste") return child_main(folder, std::move(objects), kHaste);
+  if (mode == "child-with-silent-store") return child_main(folder, std::make_unique<SilentObjects>());
+  return child_on_small_disk(folder, store);
 }
 
 class RunnerTest : public ::testing::Test {
@@ -543,16 +573,23 @@ TEST_F(RunnerTest, stop_while_staging) {
   EXPECT_EQ(control_->exit_of().cause, domain::Cause::user);
 }
 
+TEST_F(RunnerTest, stop_while_a_listing_is_not_answered) {
+  auto launch = launch_of("echo never");
+  launch.workload.channels.push_back(
+      {.name = "train", .s3_uri = "s3://b/in", .local_path = "/opt/ml/input/data/train"});
+  const auto pid = begin(launch, "child-with-silent-store");
+  ASSERT_TRUE(control_->wait_for_phase(domain::RankPhase::preparing));
+  control_->request_stop(domain::Cause::user, Millis{1'000});
+  ASSERT_TRUE(control_->wait_for_phase(domain::RankPhase::finished));
+  EXPECT_EQ(end(pid), 0);
+  EXPECT_EQ(control_->exit_of().cause, domain::Cause::user);
+}
+
 }  // namespace
 }  // namespace muster::runner
 
 int main(int argc, char** argv) {
-  const std::string mode = argc == 4 ? argv[1] : "";
-  if (mode == "child") return muster::runner::child_main(argv[2], argv[3]);
-  if (mode == "child-in-haste") {
-    return muster::runner::child_main(argv[2], argv[3], muster::runner::kHaste);
-  }
-  if (mode == "child-on-small-disk") return muster::runner::child_on_small_disk(argv[2], argv[3]);
+  if (argc == 4) return muster::runner::child(argv[1], argv[2], argv[3]);
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <netdb.h>
 
+#include <optional>
+
 #include "base/file.h"
 #include "base/text.h"
 #include "runner/launch/paths.h"
@@ -131,23 +133,29 @@ void Work::scan(std::stop_token stop) {
 tl::expected<std::string, core::Failure> Work::finish(std::stop_token stop) {
   const auto& launch = context_.launch;
   std::vector<std::string> said;
-  const auto run = [&]() -> Result<void> {
-    if (checkpoint_) MUSTER_CHECK(checkpoint_->finish(stop));
-    UploadContext upload;
-    upload.rank = launch.id.rank;
-    upload.world = launch.world;
-    upload.attempt_created = launch.attempt_created;
-    upload.opt_ml = context_.opt_ml;
-    upload.scratch = context_.scratch;
-    upload.log = context_.log;
-    for (const auto& output : launch.workload.outputs) {
-      MUSTER_TRY(const auto amount, upload_output(objects_, output, upload, stop));
-      said.push_back(output.name + ": " + describe(amount));
-    }
-    return {};
+  std::optional<Error> failed;
+  const auto fails = [&](const Error& error) {
+    if (failed) context_.log("muster: " + error.message);
+    if (!failed) failed = error;
   };
-  auto done = run();
-  if (!done) return tl::unexpected(failure_of(done.error()));
+  if (checkpoint_) {
+    if (const auto done = checkpoint_->finish(stop); !done) fails(done.error());
+  }
+  UploadContext upload;
+  upload.rank = launch.id.rank;
+  upload.world = launch.world;
+  upload.attempt_created = launch.attempt_created;
+  upload.opt_ml = context_.opt_ml;
+  upload.scratch = context_.scratch;
+  upload.log = context_.log;
+  for (const auto& output : launch.workload.outputs) {
+    if (stop.stop_requested()) break;
+    const auto amount = upload_output(objects_, output, upload, stop);
+    if (!amount) fails(amount.error());
+    if (amount) said.push_back(output.name + ": " + describe(*amount));
+  }
+  if (!failed && stop.stop_requested()) failed = Error{ErrorCode::cancelled, "the upload was given up"};
+  if (failed) return tl::unexpected(failure_of(*failed));
   return said.empty() ? std::string() : "uploaded " + join(said, ", ");
 }
 

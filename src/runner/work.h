@@ -39,7 +39,8 @@ class Work {
   bool has_scans() const { return !syncs_.empty(); }
   void scan(std::stop_token stop);
 
-  // Last checkpoints, then outputs. Answers what was uploaded.
+  // Last checkpoints, then outputs, each whatever became of the others. Answers what was uploaded, or the
+  // first error; further ones go to the log.
   tl::expected<std::string, core::Failure> finish(std::stop_token stop);
 
  private:

@@ -46,6 +46,7 @@ class FakeObjects final : public Objects {
     const std::lock_guard lock(mutex);
     if (auto failed = fault()) return tl::unexpected(*failed);
     if (object.bucket != "b") return fail(ErrorCode::not_found, "no bucket " + object.bucket);
+    if (object.key == refused) return fail(ErrorCode::permission_denied, refused + " is refused");
     objects[object.key] = std::move(content);
     modified[object.key] = Time{++clock};
     order.push_back(object.key);
@@ -65,6 +66,7 @@ class FakeObjects final : public Objects {
   std::int64_t clock = 1000;
   int away = 0;                 // this many calls fail as unavailable
   std::optional<Error> broken;  // every call fails so
+  std::string refused;          // a key that cannot be uploaded
 
  private:
   std::optional<Error> fault() {
