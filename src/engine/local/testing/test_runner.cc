@@ -6,9 +6,8 @@
 //     end N           ends with N
 //     shell SCRIPT    runs SCRIPT as the job would be run, and ends with its code
 //     orphan LOCK     leaves a process in a session of its own, twice forked, that holds a lock on LOCK and
-//     so
-//                     much memory that the kernel takes a moment to end it; then stays. With a further word
-//                     it ends at once instead.
+//                     so much memory that the kernel takes a moment to end it; then stays. With a further
+//                     word it ends at once instead.
 //   test_runner drain FOLDER   fails if FOLDER/keep exists; else writes FOLDER/shipped
 #include <fcntl.h>
 #include <signal.h>
