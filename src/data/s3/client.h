@@ -3,8 +3,8 @@
 // Thread-safe; calls block. Each request is signed when it is sent, has its body hashed (SHA-256 signed,
 // CRC32C as a checksum header that the server verifies and keeps), and is retried with full jitter on 5xx,
 // 429, broken connections and time-outs, within a budget shared by all requests of the client. With
-// Retry::away_max a refused or reset connection counts as "the endpoint is away" and is waited out besides
-// that budget.
+// Retry::away_max a refused or reset connection, or no answer within the time-out, counts as "the endpoint is
+// away" and is waited out besides that budget.
 //
 // Errors: not_found (NoSuchKey, NoSuchBucket, 404), permission_denied, unauthenticated (signature, unknown
 // key), failed_precondition (If-Match, BucketNotEmpty), already_exists (bucket), invalid_argument,
@@ -36,7 +36,7 @@ struct Retry {
   int budget = 200;       // retries that the client may be ahead of its successes
   Millis delay_base{50};  // the n-th retry waits a random time up to delay_base * 2^n, at most delay_max
   Millis delay_max{5'000};
-  Millis away_max{0};  // how long a refused or reset connection is waited out; 0: an ordinary failure
+  Millis away_max{0};  // how long an endpoint that is away is waited out; 0: an ordinary failure
   Millis away_delay_max{1'000};
 };
 

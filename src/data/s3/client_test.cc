@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <thread>
 
 #include "base/file.h"
@@ -281,6 +282,23 @@ TEST(S3Client, WaitsWhileTheEndpointIsAway) {
   const auto before = boot_time();
   EXPECT_EQ(s3.client(options)->get_text({"b", "k"}).error().code, ErrorCode::unavailable);
   EXPECT_GE((boot_time() - before).count(), 60);
+}
+
+// Attempts that end in a time-out each are bounded by the time, not by their number.
+TEST(S3Client, AnEndpointThatNeverAnswersIsAway) {
+  FakeS3 s3;
+  std::promise<void> end;
+  s3.fault = [ended = end.get_future().share()](const net::Request&) -> std::optional<net::Response> {
+    ended.wait();
+    return answer(503);
+  };
+  auto options = s3.options();
+  options.timeout = Millis(20);
+  options.retry.attempts_max = 1'000'000;
+  options.retry.budget = 1'000'000;
+  options.retry.away_max = Millis(60);
+  EXPECT_EQ(s3.client(options)->get_text({"b", "k"}).error().code, ErrorCode::timeout);
+  end.set_value();
 }
 
 TEST(S3Client, CancelEndsWaiting) {

@@ -167,11 +167,12 @@ Transport::Verdict Transport::judge(const Call& call, const net::ClientResponse&
           std::move(error)};
 }
 
-Transport::Verdict Transport::judge(const Error& error) {
+Transport::Verdict Transport::judge(const Error& error, bool answered) {
   const bool broken = error.code == ErrorCode::unavailable;
-  const bool retry = broken || error.code == ErrorCode::timeout;
-  if (broken && options_.retry.away_max.count() > 0) return {Verdict::What::away, error};
-  return {retry ? Verdict::What::again : Verdict::What::fatal, error};
+  const bool late = error.code == ErrorCode::timeout;
+  const bool away = broken || (late && !answered);
+  if (away && options_.retry.away_max.count() > 0) return {Verdict::What::away, error};
+  return {broken || late ? Verdict::What::again : Verdict::What::fatal, error};
 }
 
 // Full jitter; false when cancelled.
@@ -219,7 +220,9 @@ Result<net::ClientResponse> Transport::send(const Call& call, const net::Client:
     if (!result) local = result.error();
     return result;
   };
+  bool answered = false;
   const net::Client::HeadSink arrived = [&](int status, const net::Headers& headers) -> Result<void> {
+    answered = true;
     patience.away_since.reset();
     return on_head ? mine(on_head(status, headers)) : Result<void>();
   };
@@ -227,12 +230,13 @@ Result<net::ClientResponse> Transport::send(const Call& call, const net::Client:
   if (sink) taking = [&](std::string_view piece) { return mine(sink(piece)); };
   for (;;) {
     auto request = signed_request(call);
+    answered = false;
     Verdict verdict;
     if (!request) {
-      verdict = judge(request.error());
+      verdict = judge(request.error(), answered);
     } else if (auto answer = client_->send(*request, taking, arrived); !answer) {
       if (local) return tl::unexpected(std::move(*local));
-      verdict = judge(answer.error());
+      verdict = judge(answer.error(), answered);
       verdict.error = verdict.error.with_context(call.operation + " " + to_string(call.place));
     } else {
       const bool hidden = call.error_in_body && !parse_error(answer->body).code.empty();

@@ -60,7 +60,7 @@ class Transport {
   Transport(ClientOptions options, net::Url url);
   Result<net::ClientRequest> signed_request(const Call& call);
   Verdict judge(const Call& call, const net::ClientResponse& answer, Patience& patience);
-  Verdict judge(const Error& error);
+  Verdict judge(const Error& error, bool answered);  // answered: the head of an answer has come
   bool wait_before_retry(const Verdict& verdict, Patience& patience);
   bool pause(Millis limit);
   Time now() const { return clock_->now() + Millis(clock_offset_ms_); }
