@@ -45,6 +45,21 @@ void sum_in_order(std::span<const T* const> parts, std::span<T> sum) {
   }
 }
 
+template <typename T>
+std::span<T> part(std::span<T> data, Range range) {
+  return data.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size()));
+}
+
+void check_parts(std::span<const Range> parts, int size, std::size_t total) {
+  MUSTER_ASSERT(parts.size() == static_cast<std::size_t>(size));
+  std::int64_t end = 0;
+  for (const Range& range : parts) {
+    MUSTER_ASSERT(range.begin == end && range.end >= end);
+    end = range.end;
+  }
+  MUSTER_ASSERT(end == static_cast<std::int64_t>(total));
+}
+
 }  // namespace
 
 std::string Operation::describe() const {
@@ -102,9 +117,11 @@ Comm::Comm(std::string group, std::unique_ptr<Transport> transport)
 
 Comm::~Comm() = default;
 
-std::size_t Comm::chunk_begin(std::size_t total, int rank, int size) {
-  const auto r = static_cast<std::size_t>(rank), n = static_cast<std::size_t>(size);
-  return total / n * r + std::min(r, total % n);
+std::vector<Range> Comm::even_parts(std::size_t total) const {
+  std::vector<Range> parts;
+  for (int rank = 0; rank < size_; ++rank)
+    parts.push_back(part_of(static_cast<std::int64_t>(total), rank, size_));
+  return parts;
 }
 
 // One round of messages; empty ones are left out on both sides.
@@ -131,64 +148,74 @@ Result<void> Comm::run(const Logged& logged, std::span<const Send> sends, std::s
   return result;
 }
 
-// chunk: my chunk of the sum over ranks of `data`. chunk may lie at its own place in data.
 template <typename T>
-Result<void> Comm::scatter_sum(const Logged& logged, std::span<const T> data, std::span<T> chunk) {
-  scratch_.resize(std::max(scratch_.size(), static_cast<std::size_t>(size_ - 1) * chunk.size_bytes()));
+Result<void> Comm::sum_part(const Logged& logged, std::span<T> data, std::span<const Range> parts) {
+  check_parts(parts, size_, data.size());
+  const std::span<T> mine = part(data, parts[static_cast<std::size_t>(rank_)]);
+  scratch_.resize(std::max(scratch_.size(), static_cast<std::size_t>(size_ - 1) * mine.size_bytes()));
   std::vector<Send> sends;
   std::vector<Receive> receives;
-  std::vector<const T*> parts;
+  std::vector<const T*> summands;
   std::byte* free = scratch_.data();
   for (int peer = 0; peer < size_; ++peer) {
-    const std::size_t begin = chunk_begin(data.size(), peer, size_),
-                      end = chunk_begin(data.size(), peer + 1, size_);
     if (peer == rank_) {
-      MUSTER_ASSERT(chunk.size() == end - begin);
-      parts.push_back(data.data() + begin);
+      summands.push_back(mine.data());
       continue;
     }
-    sends.push_back({.to = peer, .data = std::as_bytes(data.subspan(begin, end - begin))});
-    receives.push_back({.from = peer, .data = {free, chunk.size_bytes()}});
-    parts.push_back(reinterpret_cast<const T*>(free));
-    free += chunk.size_bytes();
+    sends.push_back({.to = peer, .data = std::as_bytes(part(data, parts[static_cast<std::size_t>(peer)]))});
+    receives.push_back({.from = peer, .data = {free, mine.size_bytes()}});
+    summands.push_back(reinterpret_cast<const T*>(free));
+    free += mine.size_bytes();
   }
   MUSTER_CHECK(run(logged, sends, receives));
-  sum_in_order<T>(parts, chunk);
+  sum_in_order<T>(summands, mine);
   return {};
+}
+
+// `width`: bytes of an element.
+Result<void> Comm::spread_parts(const Logged& logged, std::span<std::byte> data, std::span<const Range> parts,
+                                std::size_t width) {
+  check_parts(parts, size_, data.size() / width);
+  const auto bytes_of = [&](int rank) {
+    const Range range = parts[static_cast<std::size_t>(rank)];
+    return data.subspan(static_cast<std::size_t>(range.begin) * width,
+                        static_cast<std::size_t>(range.size()) * width);
+  };
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    sends.push_back({.to = peer, .data = bytes_of(rank_)});
+    receives.push_back({.from = peer, .data = bytes_of(peer)});
+  }
+  return run(logged, sends, receives);
 }
 
 template <typename T>
 Result<void> Comm::all_reduce(std::span<T> data) {
   Logged logged(*this, "all_reduce");
   if (size_ == 1) return logged.end({});
-  const auto chunk_of = [&](int rank) {
-    const std::size_t begin = chunk_begin(data.size(), rank, size_);
-    return data.subspan(begin, chunk_begin(data.size(), rank + 1, size_) - begin);
-  };
-  if (auto summed = scatter_sum<T>(logged, data, chunk_of(rank_)); !summed) return logged.end(summed);
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    sends.push_back({.to = peer, .data = std::as_bytes(chunk_of(rank_))});
-    receives.push_back({.from = peer, .data = std::as_writable_bytes(chunk_of(peer))});
-  }
-  return logged.end(run(logged, sends, receives));
+  const auto parts = even_parts(data.size());
+  if (auto summed = sum_part<T>(logged, data, parts); !summed) return logged.end(summed);
+  return logged.end(spread_parts(logged, std::as_writable_bytes(data), parts, sizeof(T)));
 }
 
 template <typename T>
-Result<void> Comm::reduce_scatter(std::span<const T> all, std::span<T> mine) {
+Result<void> Comm::reduce_scatter(std::span<T> data, std::span<const Range> parts) {
   Logged logged(*this, "reduce_scatter");
-  MUSTER_ASSERT(all.size() == mine.size() * static_cast<std::size_t>(size_));
-  return logged.end(scatter_sum<T>(logged, all, mine));
+  return logged.end(sum_part<T>(logged, data, parts));
+}
+
+Result<void> Comm::gather_parts(std::span<std::byte> data, std::span<const Range> parts, std::size_t width) {
+  Logged logged(*this, "all_gather");
+  return logged.end(spread_parts(logged, data, parts, width));
 }
 
 template Result<void> Comm::all_reduce(std::span<float>);
 template Result<void> Comm::all_reduce(std::span<double>);
 template Result<void> Comm::all_reduce(std::span<std::int64_t>);
-template Result<void> Comm::reduce_scatter(std::span<const float>, std::span<float>);
-template Result<void> Comm::reduce_scatter(std::span<const double>, std::span<double>);
-template Result<void> Comm::reduce_scatter(std::span<const std::int64_t>, std::span<std::int64_t>);
+template Result<void> Comm::reduce_scatter(std::span<float>, std::span<const Range>);
+template Result<void> Comm::reduce_scatter(std::span<double>, std::span<const Range>);
 
 Result<void> Comm::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
   Logged logged(*this, "all_gather");

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "train/layout/layout.h"
 
 namespace muster::train {
 
@@ -84,9 +85,17 @@ class Comm {
   template <typename T>
   Result<void> all_reduce(std::span<T> data);
 
-  // mine: the sum over ranks of chunk rank() of everybody's `all`. all.size() == size() * mine.size().
+  // `parts` cuts data: part r is rank r's, one behind the other, without gaps, and may be empty; the same on
+  // all ranks.
+  //
+  // data[parts[rank()]]: the sum over ranks, in rank order. The rest of data keeps what it was.
   template <typename T>
-  Result<void> reduce_scatter(std::span<const T> all, std::span<T> mine);
+  Result<void> reduce_scatter(std::span<T> data, std::span<const Range> parts);
+  // data[parts[r]]: what rank r has there, on every rank.
+  template <typename T>
+  Result<void> all_gather(std::span<T> data, std::span<const Range> parts) {
+    return gather_parts(std::as_writable_bytes(data), parts, sizeof(T));
+  }
 
   // all: the ranks' `mine` one after the other. all.size() == size() * mine.size(). `mine` may be its own
   // place in `all`.
@@ -119,11 +128,13 @@ class Comm {
 
  private:
   class Logged;
-  // Elements [begin, end) of `total` that rank r sums: chunks differ by at most one element.
-  static std::size_t chunk_begin(std::size_t total, int rank, int size);
+  std::vector<Range> even_parts(std::size_t total) const;
+  Result<void> gather_parts(std::span<std::byte> data, std::span<const Range> parts, std::size_t width);
   Result<void> run(const Logged& logged, std::span<const Send> sends, std::span<const Receive> receives);
   template <typename T>
-  Result<void> scatter_sum(const Logged& logged, std::span<const T> data, std::span<T> chunk);
+  Result<void> sum_part(const Logged& logged, std::span<T> data, std::span<const Range> parts);
+  Result<void> spread_parts(const Logged& logged, std::span<std::byte> data, std::span<const Range> parts,
+                            std::size_t width);
 
   const std::string group_;
   const std::unique_ptr<Transport> transport_;

@@ -53,15 +53,53 @@ std::string check_all_reduce(Comm& comm) {
   return "";
 }
 
+// Parts of very different lengths, among them empty ones: the first rank's where there are several.
+std::vector<Range> uneven_parts(int size, std::int64_t scale) {
+  std::vector<Range> parts;
+  std::int64_t end = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    const std::int64_t length = rank == 0 && size > 1 ? 0 : scale * (rank % 3 + 1) + rank;
+    parts.push_back({end, end + length});
+    end += length;
+  }
+  return parts;
+}
+
+template <typename T>
+std::span<T> part_in(std::span<T> data, Range range) {
+  return data.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size()));
+}
+
+template <typename T>
 std::string check_reduce_scatter(Comm& comm) {
-  const auto n = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
-  for (std::size_t count : {0u, 1u, 7u, 3000u}) {
-    const auto all = values_of<float>(comm.rank(), n * count);
-    std::vector<float> mine(count);
-    if (auto done = comm.reduce_scatter<float>(all, mine); !done) return said(done);
-    const auto sum = expected_sum<float>(comm.size(), n * count);
-    if (!same_bits<float>(mine, std::span(sum).subspan(me * count, count)))
-      return "reduce_scatter: wrong chunk";
+  for (const std::int64_t scale : {0, 1, 7, 3000}) {
+    const auto parts = uneven_parts(comm.size(), scale);
+    const auto total = static_cast<std::size_t>(parts.back().end);
+    const auto before = values_of<T>(comm.rank(), total);
+    auto data = before;
+    if (auto done = comm.reduce_scatter<T>(data, parts); !done) return said(done);
+    auto expected = before;
+    const auto sum = expected_sum<T>(comm.size(), total);
+    const Range mine = parts[static_cast<std::size_t>(comm.rank())];
+    std::ranges::copy(part_in(std::span(sum), mine), expected.begin() + mine.begin);
+    if (!same_bits<T>(data, expected))
+      return "reduce_scatter: not the sum in its part, or another part changed";
+  }
+  return "";
+}
+
+std::string check_all_gather_parts(Comm& comm) {
+  for (const std::int64_t scale : {0, 1, 3000}) {
+    const auto parts = uneven_parts(comm.size(), scale);
+    const auto total = static_cast<std::size_t>(parts.back().end);
+    std::vector<double> data = values_of<double>(comm.rank(), total), expected(total);
+    for (int rank = 0; rank < comm.size(); ++rank) {
+      const auto theirs = values_of<double>(rank, total);
+      const Range range = parts[static_cast<std::size_t>(rank)];
+      std::ranges::copy(part_in(std::span(theirs), range), expected.begin() + range.begin);
+    }
+    if (auto done = comm.all_gather<double>(data, parts); !done) return said(done);
+    if (!same_bits<double>(data, expected)) return "all_gather of uneven parts: wrong content";
   }
   return "";
 }
@@ -246,7 +284,9 @@ std::vector<CommCheck> comm_contract(Millis wait) {
       {"all_reduce_f32", keep(check_all_reduce<float>)},
       {"all_reduce_f64", keep(check_all_reduce<double>)},
       {"all_reduce_i64", keep(check_all_reduce<std::int64_t>)},
-      {"reduce_scatter", keep(check_reduce_scatter)},
+      {"reduce_scatter_f32", keep(check_reduce_scatter<float>)},
+      {"reduce_scatter_f64", keep(check_reduce_scatter<double>)},
+      {"all_gather_parts", keep(check_all_gather_parts)},
       {"all_gather", keep(check_all_gather)},
       {"all_to_all", keep(check_all_to_all)},
       {"gather_text", keep(check_gather_text)},
