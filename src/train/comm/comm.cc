@@ -29,6 +29,32 @@ class SingleTransport final : public Transport {
   void abort(std::string_view) override {}
 };
 
+// Some ranks of a larger group, by its transport.
+class SubgroupTransport final : public Transport {
+ public:
+  SubgroupTransport(Transport& all, std::vector<int> members) : all_(all), members_(std::move(members)) {
+    const auto found = std::ranges::find(members_, all.rank());
+    MUSTER_ASSERT(found != members_.end());
+    rank_ = static_cast<int>(found - members_.begin());
+  }
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(members_.size()); }
+  Result<void> exchange(std::span<const Send> sends, std::span<const Receive> receives,
+                        const Operation& operation) override {
+    std::vector<Send> out(sends.begin(), sends.end());
+    std::vector<Receive> in(receives.begin(), receives.end());
+    for (Send& send : out) send.to = members_[static_cast<std::size_t>(send.to)];
+    for (Receive& receive : in) receive.from = members_[static_cast<std::size_t>(receive.from)];
+    return all_.exchange(out, in, operation);
+  }
+  void abort(std::string_view reason) override { all_.abort(reason); }
+
+ private:
+  Transport& all_;
+  const std::vector<int> members_;
+  int rank_ = 0;
+};
+
 // sum[i] = parts[0][i] + parts[1][i] + ..., left to right. `sum` may be one of the parts.
 template <typename T>
 void sum_in_order(std::span<const T* const> parts, std::span<T> sum) {
@@ -293,6 +319,11 @@ Result<void> Comm::broadcast(std::span<std::byte> data, int root) {
 Result<void> Comm::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
   Logged logged(*this, "exchange");
   return logged.end(run(logged, sends, receives));
+}
+
+std::unique_ptr<Comm> Comm::subgroup(std::string name, std::vector<int> members) {
+  return std::make_unique<Comm>(std::move(name),
+                                std::make_unique<SubgroupTransport>(*transport_, std::move(members)));
 }
 
 // Dissemination barrier: in round k every rank tells the one 2^k further on; ceil(log2 n) rounds.

@@ -47,6 +47,39 @@ TEST(Single, NeedsNoPeer) {
   }
 }
 
+// A grid of 2 x 3: rows and columns are groups of one world. Ranks are numbered within each.
+TEST(Subgroup, RowsAndColumnsOfAGrid) {
+  const auto answers = on_ranks(6, Millis(60'000), [](std::unique_ptr<Comm>& world) -> std::string {
+    const int row = world->rank() / 3, column = world->rank() % 3;
+    const auto along = world->subgroup("row", {row * 3, row * 3 + 1, row * 3 + 2});
+    const auto across = world->subgroup("column", {column, column + 3});
+    if (along->rank() != column || along->size() != 3 || across->rank() != row || across->size() != 2)
+      return "wrong ranks";
+    double value[1] = {static_cast<double>(1 << world->rank())};
+    if (auto done = along->all_reduce<double>(value); !done) return done.error().message;
+    if (value[0] != (row == 0 ? 7 : 56)) return "row: " + std::to_string(value[0]);
+    if (auto done = across->all_reduce<double>(value); !done) return done.error().message;
+    if (value[0] != 63) return "column: " + std::to_string(value[0]);
+    if (auto done = world->all_reduce<double>(value); !done) return done.error().message;
+    if (value[0] != 6 * 63) return "world: " + std::to_string(value[0]);
+    return along->recent().size() == 1 && across->recent().front().name == "all_reduce" ? "" : "log";
+  });
+  for (const auto& answer : answers) EXPECT_EQ(answer, "");
+}
+
+TEST(Subgroup, ADeadlockOverTwoGroupsIsReportedAtOnce) {
+  const auto answers = on_ranks(3, Millis(60'000), [](std::unique_ptr<Comm>& world) -> std::string {
+    // 0 waits for 1, 1 for 2, 2 for 0, each in another group.
+    const int next = (world->rank() + 1) % 3;
+    const auto pair = world->subgroup("pair", {world->rank(), next});
+    std::array<std::byte, 8> bytes{};
+    const Receive receive{.from = 1, .data = bytes};
+    const auto done = pair->exchange({}, std::span(&receive, 1));
+    return done ? "passed" : done.error().message;
+  });
+  for (const auto& answer : answers) EXPECT_THAT(answer, testing::HasSubstr("deadlock"));
+}
+
 // Two ranks that each wait for a message the other never sends, while the third has finished.
 TEST(Deadlock, IsReportedAtOnceWithWhatEachRankWaitsFor) {
   const auto start = std::chrono::steady_clock::now();
