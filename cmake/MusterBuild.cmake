@@ -39,5 +39,7 @@ if(MUSTER_CCACHE)
 endif()
 find_program(MUSTER_MOLD mold)
 if(MUSTER_MOLD)
-  add_link_options(-fuse-ld=mold)
+  # Segments on pages of their own: mold 1.10 lets the read-only part begin in the gap before its segment when a
+  # thread-local byte comes to lie there, and the loader then refuses the program.
+  add_link_options(-fuse-ld=mold -Wl,-z,separate-loadable-segments)
 endif()
