@@ -66,12 +66,18 @@ struct Trace {
   }
 };
 
-std::string digest_of(Trainer& trainer) {
-  std::string all;
-  const Model& model = trainer.model();
-  for (const FlatBuffer* buffer :
-       {&model.parameters(), &trainer.optimizer().first_moment(), &trainer.optimizer().second_moment()}) {
-    all.append(reinterpret_cast<const char*>(buffer->data()), buffer->bytes().size());
+std::string text_of(const FlatBuffer& buffer) {
+  return {reinterpret_cast<const char*>(buffer.data()), buffer.bytes().size()};
+}
+
+// Collective where the optimizer's state is cut over the ranks.
+std::string digest_of(Trainer& trainer, Comm& comm) {
+  std::string all = text_of(trainer.model().parameters());
+  const AdamW& optimizer = trainer.optimizer();
+  const bool cut = optimizer.range().size() < trainer.model().table().numel();
+  for (const FlatBuffer* moment : {&optimizer.first_moment(), &optimizer.second_moment()}) {
+    if (!cut) all += text_of(*moment);
+    if (cut) all += join(comm.gather_text(text_of(*moment)).value(), "");
   }
   return crypto::hex(crypto::sha256(all));
 }
@@ -118,7 +124,7 @@ Trace run_on(Comm& comm, const RunOptions& options) {
   } else {
     trace.error = outcome.error().message;
   }
-  trace.state = digest_of(**trainer);
+  if (trace.error.empty() || options.config.zero == 0) trace.state = digest_of(**trainer, comm);
   return trace;
 }
 
@@ -156,6 +162,17 @@ TEST(Bitwise, ThreeRanksAreOneRankWithThreeMicroBatches) {
       EXPECT_TRUE(rank == alone) << rank.error << tied;
     // The test can tell: another micro-batch size sums in another order.
     EXPECT_FALSE(run_alone({.config = tiny({tied, "train.micro_batch=3"}), .train = &data}) == alone);
+  }
+}
+
+TEST(Bitwise, ZeroOneIsDataParallel) {
+  const auto data = tokens();
+  for (const char* tied : {"model.tied=false", "model.tied=true"}) {
+    const Trace alone = run_alone({.config = tiny({tied}), .train = &data});
+    const auto traces = run_ranks(3, [&](int) {
+      return RunOptions{.config = tiny({tied, "mesh.zero=1"}), .train = &data};
+    });
+    for (const Trace& rank : traces) EXPECT_TRUE(rank == alone) << rank.error << tied;
   }
 }
 
@@ -249,6 +266,35 @@ TEST(Resume, TwiceIsBitwiseAndWithAnotherNumberOfRanks) {
   const Trace again = run_alone({.config = config("parts"), .train = &data, .steps_only = false});
   EXPECT_EQ(again.error, "");
   EXPECT_EQ(again.state, whole.state);
+}
+
+// Three ranks, then one, two, three: with the optimizer's state cut over them, and with all of it on each.
+TEST(Resume, OptimizerStateIsCutAnew) {
+  const auto data = tokens();
+  const TempDir folder;
+  const auto run = [&](const std::string& zero) {
+    std::string state;
+    int done = 0;
+    for (const int ranks : {3, 1, 2, 3}) {
+      done += 2;
+      const bool last = done == 8;
+      for (const Trace& trace : run_ranks(ranks, [&](int rank) {
+             return RunOptions{.config = tiny({"model.tied=true", "checkpoint.dir=" + folder / zero,
+                                               "checkpoint.every=0", "train.micro_batch=1", zero}),
+                               .train = &data,
+                               .stop = last ? nullptr : after(2, rank == 0),
+                               .steps_only = false};
+           })) {
+        EXPECT_EQ(trace.error, "");
+        EXPECT_EQ(trace.outcome, last ? Outcome::finished : Outcome::stopped);
+        state = trace.state;
+      }
+    }
+    return state;
+  };
+  const auto whole = run("mesh.zero=0");
+  EXPECT_EQ(run("mesh.zero=1"), whole);
+  EXPECT_EQ(whole.size(), 64U);
 }
 
 TEST(Resume, RefusesAnotherRun) {

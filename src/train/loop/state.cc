@@ -12,25 +12,33 @@ constexpr char kSecondMoment[] = "optimizer.second_moment.";
 
 const char* dtype_name(Dtype dtype) { return dtype == Dtype::f32 ? "F32" : "F64"; }
 
-// Elements [begin, end) of a flat buffer laid out as the table, as slices of its parameters.
-void append_slices(const ParamTable& table, const FlatBuffer& buffer, const std::string& prefix, Range range,
-                   std::vector<TensorSlice>& out) {
+// Elements `range` of the flat parameters as slices of tensors named with `prefix`; of those, `take` is told
+// the slice and where it lies, counted from element `origin`.
+template <typename Take>
+Result<void> for_slices(const ParamTable& table, const std::string& prefix, Range range, std::int64_t origin,
+                        Take take) {
   for (const Param& param : table.params()) {
     const Range part{std::max(range.begin, param.offset), std::min(range.end, param.offset + param.numel)};
     if (part.begin >= part.end) continue;
-    out.push_back(
-        {{prefix + param.name, whole_box(param.shape), {part.begin - param.offset, part.end - param.offset}},
-         buffer.bytes(part)});
-  }
-}
-
-Result<void> read_all(Reader& reader, const ParamTable& table, const std::string& prefix,
-                      FlatBuffer& buffer) {
-  for (const Param& param : table.params()) {
-    MUSTER_CHECK(reader.read(whole_slice(prefix + param.name, whole_box(param.shape)),
-                             buffer.bytes({param.offset, param.offset + param.numel})));
+    const Slice slice{prefix + param.name, param.box, {part.begin - param.offset, part.end - param.offset}};
+    MUSTER_CHECK(take(slice, Range{part.begin - origin, part.end - origin}));
   }
   return {};
+}
+
+void append_slices(const ParamTable& table, const FlatBuffer& buffer, const std::string& prefix, Range range,
+                   std::int64_t origin, std::vector<TensorSlice>& out) {
+  static_cast<void>(
+      for_slices(table, prefix, range, origin, [&](const Slice& slice, Range where) -> Result<void> {
+        out.push_back({slice, buffer.bytes(where)});
+        return {};
+      }));
+}
+
+Result<void> read_range(Reader& reader, const ParamTable& table, const std::string& prefix, Range range,
+                        std::int64_t origin, FlatBuffer& buffer) {
+  return for_slices(table, prefix, range, origin,
+                    [&](const Slice& slice, Range where) { return reader.read(slice, buffer.bytes(where)); });
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -73,14 +81,14 @@ std::vector<TensorInfo> state_tensors(const ParamTable& table, Dtype dtype, bool
   return tensors;
 }
 
-std::vector<TensorSlice> state_slices(const Model& model, const AdamW* optimizer, int part, int parts) {
+std::vector<TensorSlice> state_slices(const Model& model, const AdamW* optimizer, Range range) {
   const ParamTable& table = model.table();
-  const Range range{table.numel() * part / parts, table.numel() * (part + 1) / parts};
   std::vector<TensorSlice> slices;
-  append_slices(table, model.parameters(), "", range, slices);
+  append_slices(table, model.parameters(), "", range, 0, slices);
   if (optimizer != nullptr) {
-    append_slices(table, optimizer->first_moment(), kFirstMoment, range, slices);
-    append_slices(table, optimizer->second_moment(), kSecondMoment, range, slices);
+    const std::int64_t origin = optimizer->range().begin;
+    append_slices(table, optimizer->first_moment(), kFirstMoment, range, origin, slices);
+    append_slices(table, optimizer->second_moment(), kSecondMoment, range, origin, slices);
   }
   return slices;
 }
@@ -101,10 +109,11 @@ Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer) {
                                                       " in this model");
     }
   }
-  MUSTER_CHECK(read_all(reader, table, "", model.parameters()));
+  MUSTER_CHECK(read_range(reader, table, "", {0, table.numel()}, 0, model.parameters()));
   if (optimizer == nullptr) return {};
-  MUSTER_CHECK(read_all(reader, table, kFirstMoment, optimizer->first_moment()));
-  MUSTER_CHECK(read_all(reader, table, kSecondMoment, optimizer->second_moment()));
+  const Range owned = optimizer->range();
+  MUSTER_CHECK(read_range(reader, table, kFirstMoment, owned, owned.begin, optimizer->first_moment()));
+  MUSTER_CHECK(read_range(reader, table, kSecondMoment, owned, owned.begin, optimizer->second_moment()));
   optimizer->set_steps(reader.info().step);
   return {};
 }
@@ -143,7 +152,7 @@ Result<void> write_model(const std::string& folder, const Model& model, const Co
   Comm alone("model", single_transport());
   CheckpointInfo weights = info;
   weights.tensors = state_tensors(model.table(), model.dtype(), false);
-  const auto slices = state_slices(model, nullptr, 0, 1);
+  const auto slices = state_slices(model, nullptr, {0, model.table().numel()});
   MUSTER_CHECK(save_checkpoint(folder, weights, slices, {}, alone));
   return prune_checkpoints(folder, 1);
 }

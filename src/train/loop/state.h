@@ -16,12 +16,12 @@ namespace muster::train {
 // The tensors of a checkpoint; without an optimizer, those of a finished model.
 std::vector<TensorInfo> state_tensors(const ParamTable& table, Dtype dtype, bool with_optimizer);
 
-// The share of part p of n in writing them: about equal bytes. `optimizer` may be null. The slices point into
-// the buffers.
-std::vector<TensorSlice> state_slices(const Model& model, const AdamW* optimizer, int part, int parts);
+// The slices of them that lie in `range` of the flat parameters. `optimizer` may be null; else it must own
+// that range. They point into the buffers.
+std::vector<TensorSlice> state_slices(const Model& model, const AdamW* optimizer, Range range);
 
-// Reads parameters, and moments if `optimizer` is not null. corrupt or failed_precondition if names or shapes
-// do not fit the model.
+// Reads parameters, and if `optimizer` is not null the moments of the range that it owns. corrupt or
+// failed_precondition if names or shapes do not fit the model.
 Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer);
 
 // A model as `train` leaves it (output.dir) or a folder of checkpoints (the newest valid one), for eval and

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/state.h"
+#include "train/shard/data_parallel.h"
 
 namespace muster::train {
 namespace {
@@ -64,11 +65,13 @@ class Trainer::Impl {
         config_(parts_.config),
         comm_(*parts_.comm),
         model_(std::move(model)),
+        replicas_(model_.table(), static_cast<int>(config_.zero), comm_),
         optimizer_(model_.table(), parts_.dtype,
                    {.beta1 = config_.beta1,
                     .beta2 = config_.beta2,
                     .eps = config_.eps,
-                    .weight_decay = config_.weight_decay}),
+                    .weight_decay = config_.weight_decay},
+                   replicas_.owned()),
         schedule_{.peak = config_.lr,
                   .warmup = config_.warmup,
                   .steps = config_.steps,
@@ -109,6 +112,7 @@ class Trainer::Impl {
   const Config& config_;
   Comm& comm_;
   Model model_;
+  DataParallel replicas_;
   AdamW optimizer_;
   Schedule schedule_;
   Loader loader_;
@@ -265,13 +269,8 @@ Result<Trainer::StepReport> Trainer::Impl::step() {
   MUSTER_TRY(const StepResult mine, accumulate());
   MUSTER_TRY(const Sums sums, exchange(mine));
   FlatBuffer& gradients = model_.gradients();
-  if (parts_.dtype == Dtype::f32) {
-    MUSTER_CHECK(comm_.all_reduce<float>(gradients.as<float>()));
-  } else {
-    MUSTER_CHECK(comm_.all_reduce<double>(gradients.as<double>()));
-  }
-  fold_tied_gradient(model_.table(), gradients);
-  const double norm = global_norm(model_.table(), gradients);
+  MUSTER_CHECK(replicas_.reduce(gradients));
+  MUSTER_TRY(const double norm, replicas_.norm(gradients));
   if (!std::isfinite(norm)) return not_finite();
   const std::int64_t tokens = std::max<std::int64_t>(1, sums.tokens);
   const StepReport report{.loss = sums.loss / static_cast<double>(tokens),
@@ -280,6 +279,7 @@ Result<Trainer::StepReport> Trainer::Impl::step() {
                           .stop = sums.stop};
   optimizer_.step(model_.parameters(), gradients, report.learning_rate,
                   gradient_scale(norm, tokens, config_.clip));
+  MUSTER_CHECK(replicas_.gather(model_.parameters()));
   ++step_;
   consumed_ += static_cast<std::uint64_t>(config_.batch);
   last_loss_ = report.loss;
@@ -325,7 +325,7 @@ CheckpointInfo Trainer::Impl::info() const {
 Result<void> Trainer::Impl::save() {
   if (config_.checkpoint_dir.empty() || saved_step_ == step_) return {};
   const auto start = SteadyClock::now();
-  const auto slices = state_slices(model_, &optimizer_, comm_.rank(), comm_.size());
+  const auto slices = state_slices(model_, &optimizer_, replicas_.written());
   MUSTER_CHECK(save_checkpoint(config_.checkpoint_dir, info(), slices, parts_.writer, comm_));
   saved_step_ = step_;
   if (parts_.writer.local_rank == 0) {

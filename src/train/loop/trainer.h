@@ -1,4 +1,5 @@
-// The training run of one rank: data parallel, every rank holds the whole model.
+// The training run of one rank: data parallel, every rank holds the whole model; with mesh.zero = 1 only a
+// part of the optimizer's state.
 //
 // A step: forward and backward of this rank's micro-batches, which add up the gradient of the *sum* of token
 // losses; one exchange of loss, token count and requests to stop; the gradient summed over ranks in fp32;

@@ -124,10 +124,11 @@ void init_all(const ParamTable& table, FlatBuffer& parameters, std::uint64_t see
 }
 
 template <typename T>
-void fold(const ParamTable& table, FlatBuffer& gradients) {
-  const Param& embedding = table.params().front();
-  const auto own = gradients.as<T>({embedding.offset, embedding.offset + embedding.numel});
-  const auto tail = gradients.as<T>({table.numel(), table.gradient_numel()});
+void fold(const ParamTable& table, FlatBuffer& gradients, Range range) {
+  const std::int64_t numel = table.params().front().numel;  // the embedding stands first
+  const Range part{std::min(range.begin, numel), std::min(range.end, numel)};
+  const auto own = gradients.as<T>(part);
+  const auto tail = gradients.as<T>({table.numel() + part.begin, table.numel() + part.end});
   for (std::size_t i = 0; i < tail.size(); ++i) {
     own[i] += tail[i];
     tail[i] = 0;
@@ -257,12 +258,12 @@ Result<void> Model::logits(const Batch& batch, std::span<double> out) {
   return {};
 }
 
-void fold_tied_gradient(const ParamTable& table, FlatBuffer& gradients) {
+void fold_tied_gradient(const ParamTable& table, FlatBuffer& gradients, Range range) {
   if (table.gradient_numel() == table.numel()) return;
   if (gradients.dtype() == Dtype::f32) {
-    fold<float>(table, gradients);
+    fold<float>(table, gradients, range);
   } else {
-    fold<double>(table, gradients);
+    fold<double>(table, gradients, range);
   }
 }
 

@@ -75,8 +75,9 @@ class Model {
   std::unique_ptr<Detail> detail_;
 };
 
-// Adds the head's own gradient (the tail) to the embedding's and zeroes it. Call once a step, after the
-// reduction over micro-batches and ranks, before norm and optimizer. Does nothing for an untied model.
-void fold_tied_gradient(const ParamTable& table, FlatBuffer& gradients);
+// Adds the head's own gradient (the tail) to the embedding's, of the elements in `range` of the parameters,
+// and zeroes it. Call once a step, after the reduction over micro-batches and ranks, before norm and
+// optimizer. Does nothing for an untied model.
+void fold_tied_gradient(const ParamTable& table, FlatBuffer& gradients, Range range);
 
 }  // namespace muster::train

@@ -132,10 +132,10 @@ TEST(Model, FoldAddsTheTailOnce) {
   const auto tail = static_cast<std::size_t>(model.table().numel());
   const float own = g[5], head = g[tail + 5];
   EXPECT_NE(head, 0.0F);
-  fold_tied_gradient(model.table(), model.gradients());
+  fold_tied_gradient(model.table(), model.gradients(), {0, model.table().numel()});
   EXPECT_EQ(g[5], own + head);
   EXPECT_EQ(g[tail + 5], 0.0F);
-  fold_tied_gradient(model.table(), model.gradients());
+  fold_tied_gradient(model.table(), model.gradients(), {0, model.table().numel()});
   EXPECT_EQ(g[5], own + head);
 }
 

@@ -60,7 +60,7 @@ TEST_P(Whole, ModelEqualsReference) {
   ASSERT_TRUE(model.logits(data.batch(), logits).has_value());
   for (std::size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], expected.logits[i], 1e-11) << i;
 
-  fold_tied_gradient(table, model.gradients());
+  fold_tied_gradient(table, model.gradients(), {0, table.numel()});
   for (const Param& param : table.params()) {
     double worst = 0, largest = 0;
     for (std::int64_t i = param.offset; i < param.offset + param.numel; ++i) {
