@@ -2,6 +2,7 @@
 import concurrent.futures
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -160,6 +161,29 @@ def test_hundred_megabytes_of_log_arrive_complete(clients):
                 assert event["message"].startswith(f"{seen}: ")
         token = {"nextToken": page["nextForwardToken"]}
     assert seen == count
+
+
+@pytest.mark.parametrize("place", ["header", "record"])
+def test_a_damaged_log_goes_on_and_says_what_is_missing(clients, place):
+    own, sagemaker, logs, _ = clients
+    name = unique("damaged-log")
+    sagemaker.create_training_job(**training_request(name, counting(40, 0.1), nodes=1))
+    wait_for(lambda: "line 10" in log_lines(logs, name).get("algo-1", []))
+    notices = [line for line in log_lines(logs, name)["algo-1"] if line.startswith("muster: ")]
+    whole = notices + [f"line {i}" for i in range(1, 41)]
+    own.kill()
+    segment, = (own.data / "logs").glob(f"*/*{name}*.log")
+    damaged = bytearray(segment.read_bytes())
+    damaged[3 if place == "header" else damaged.index(b"line 5")] ^= 1
+    segment.write_bytes(damaged)
+    own.start()
+    assert wait_job(sagemaker, name, timeout=120)["TrainingJobStatus"] == "Completed"
+    lines = log_lines(logs, name)["algo-1"]
+    kept = 0 if place == "header" else whole.index("line 5")
+    missing = re.fullmatch(r"muster: (\d+) lines are missing here: damage to the stored log has lost them", lines[kept])
+    assert missing, lines
+    assert lines[:kept] == whole[:kept]
+    assert lines[kept + 1:] == whole[kept + int(missing[1]):]
 
 
 def test_odd_bytes_and_long_lines(clients):
