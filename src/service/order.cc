@@ -9,7 +9,9 @@ struct Perform {
   const OrderPorts& ports;
   Finished& result;
 
-  // Every rank's log stream exists before its runner does, and holds the reason when there is none.
+  // Every rank's log stream exists before its runner does, and holds the reason when there is none. Its time
+  // is that of the attempt, which lies within its job's, whatever the wall clock does: a prune tells by it
+  // whose the stream is.
   void operator()(const LaunchOrder& order) const {
     const auto started = launch(order);
     std::optional<Error> error;
@@ -54,7 +56,8 @@ struct Perform {
     const auto ranks = static_cast<int>(attempt.ranks.size());
     for (int rank = 0; rank < ranks; ++rank) {
       MUSTER_CHECK(ports.logs.create(domain::log_group(order.kind),
-                                     domain::log_stream(order.job_name, rank, attempt.created), now));
+                                     domain::log_stream(order.job_name, rank, attempt.created),
+                                     attempt.created));
     }
     MUSTER_CHECK(order.workload);
     domain::GangLaunch gang;

@@ -231,6 +231,22 @@ TEST_F(ServiceTest, AJobGoesThroughAllItsPhases) {
   EXPECT_EQ(service_->job(JobKind::training, "demo").error().code, ErrorCode::not_found);
 }
 
+// The wall clock may be ahead of the job's times when it is launched, and be put back: its logs must go with
+// it.
+TEST_F(ServiceTest, APruneFindsTheLogsOfALaunchUnderAWrongClock) {
+  domain::Attempt attempt;
+  attempt.created = Time{5'000};
+  attempt.ranks.emplace_back();
+  const OrderPorts ports{engine_, logs_, secrets_, clock_};
+  const LaunchOrder launch{attempt, JobKind::training, "demo", domain::Workload{}};
+  EXPECT_TRUE(perform("launch", launch, ports).event);
+  ASSERT_EQ(logs_.streams("/aws/sagemaker/TrainingJobs", "demo/")->size(), 1U);
+  const domain::Outbox forget{1, "forget-logs",
+                              R"({"group":"/aws/sagemaker/TrainingJobs","prefix":"demo/","until":6000})"};
+  EXPECT_EQ(perform("outbox", OutboxOrder{forget}, ports).error, std::nullopt);
+  EXPECT_EQ(logs_.streams("/aws/sagemaker/TrainingJobs", "demo/")->size(), 0U);
+}
+
 TEST_F(ServiceTest, ALaunchIsLookedUpWithoutTheControlThread) {
   ASSERT_TRUE(submit("demo", 1));
   ASSERT_TRUE(engine_.wait([&] { return engine_.gangs.size() == 1; }));
