@@ -8,6 +8,7 @@
 #include "cli/jobs.h"
 #include "cli/lifecycle.h"
 #include "cli/objects.h"
+#include "cli/prune.h"
 #include "cli/submit.h"
 #include "engine/local/doctor.h"
 #include "engine/local/run_folder.h"
@@ -178,8 +179,10 @@ class Commands {
             "muster prune --older-than 30d --objects", [this] { return cli::prune(common_, prune_); });
     prune->add_option("--older-than", prune_.older_than, "how long ago they ended: 30m, 12h, 7d")
         ->capture_default_str();
-    prune->add_flag("--objects", prune_.objects,
-                    "also remove what training jobs wrote below their output paths");
+    prune->add_flag(
+        "--objects", prune_.objects,
+        "first remove what training jobs wrote below their output paths, and the inputs that muster "
+        "uploaded for them");
     add("version", "Print the version", "muster version", [this] {
       if (common_.as_json) {
         cli::print_json({{"version", MUSTER_VERSION}});

@@ -3,7 +3,6 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "cli/lifecycle.h"
 #include "cli/objects.h"
 #include "cli/output.h"
 #include "cli/request_file.h"
@@ -27,21 +26,6 @@ TEST(Bar, FillsInProportion) {
   EXPECT_EQ(bar(0.5, 4), "██░░");
   EXPECT_EQ(bar(7, 2), "██");
   EXPECT_EQ(bar(-1, 2), "░░");
-}
-
-// A name is unique within its kind only: the model of a training job stays when a processing job of the same
-// name is forgotten.
-TEST(Prune, RemovesOnlyWhatForgottenTrainingJobsWrote) {
-  const ArtifactPlaces written = {{"both", {"models", "both/"}}, {"kept", {"models", "kept/"}}};
-  const auto places = [&](std::string_view pruned) {
-    std::vector<std::string> keys;
-    for (const auto& place : places_of(json::parse(pruned)->as_array(), written)) keys.push_back(place.key);
-    return keys;
-  };
-  EXPECT_THAT(places(R"([{"kind":"processing","name":"both"}])"), SizeIs(0));
-  EXPECT_THAT(places(R"([{"kind":"processing","name":"kept"},{"kind":"training","name":"both"},
-                         {"kind":"training","name":"wrote-nothing"}])"),
-              UnorderedElementsAreArray({"both/"}));
 }
 
 TEST(Command, IsPrintedAsAShellTakesIt) {

@@ -73,13 +73,20 @@ Result<std::vector<json::Object>> list_kind(Client& client, bool training, const
 
 }  // namespace
 
+Result<JobFacts> describe_job(Client& client, bool training, const std::string& name) {
+  auto answer = client.sagemaker(training ? "DescribeTrainingJob" : "DescribeProcessingJob",
+                                 name_request(training, name));
+  if (answer) return facts_of(training, *std::move(answer));
+  // What the service refuses here is the name.
+  if (answer.error().code == ErrorCode::failed_precondition) answer.error().code = ErrorCode::not_found;
+  return tl::unexpected(std::move(answer).error());
+}
+
 Result<JobFacts> find_job(Client& client, const std::string& name) {
-  auto training = client.sagemaker("DescribeTrainingJob", name_request(true, name));
-  if (training) return facts_of(true, *std::move(training));
-  if (training.error().code != ErrorCode::failed_precondition) return tl::unexpected(training.error());
-  auto processing = client.sagemaker("DescribeProcessingJob", name_request(false, name));
-  if (processing) return facts_of(false, *std::move(processing));
-  if (processing.error().code != ErrorCode::failed_precondition) return tl::unexpected(processing.error());
+  for (const bool training : {true, false}) {
+    auto job = describe_job(client, training, name);
+    if (job || job.error().code != ErrorCode::not_found) return job;
+  }
   return fail(ErrorCode::not_found, "there is no job named " + name + "; `muster jobs` lists them");
 }
 

@@ -28,6 +28,8 @@ struct JobFacts {
   bool over() const { return status == "Completed" || status == "Failed" || status == "Stopped"; }
 };
 
+// not_found: there is no job of that kind and name.
+Result<JobFacts> describe_job(Client& client, bool training, const std::string& name);
 // Looks among training jobs, then processing jobs; not_found names both.
 Result<JobFacts> find_job(Client& client, const std::string& name);
 // Asks for the end of a job and does not wait for it; a job that has ended is refused.

@@ -14,10 +14,8 @@
 #include <set>
 #include <thread>
 
-#include "base/s3_uri.h"
 #include "base/text.h"
 #include "cli/jobs.h"
-#include "cli/objects.h"
 #include "cli/output.h"
 
 namespace muster::cli {
@@ -405,101 +403,6 @@ int show_nodes(const Common& common) {
          json::opt_string(node, "message").value_or("")});
   }
   std::cout << table.text();
-  return kOk;
-}
-
-namespace {
-
-// "30m", "12h", "7d" in seconds.
-std::optional<std::int64_t> parse_age(const std::string& text) {
-  if (text.size() < 2) return std::nullopt;
-  const auto number = parse_int(std::string_view(text).substr(0, text.size() - 1));
-  if (!number || *number < 0 || *number > 100'000) return std::nullopt;
-  switch (text.back()) {
-    case 's':
-      return *number;
-    case 'm':
-      return *number * 60;
-    case 'h':
-      return *number * 3'600;
-    case 'd':
-      return *number * 86'400;
-    default:
-      return std::nullopt;
-  }
-}
-
-// Where ended training jobs put their archives: <S3OutputPath>/<job>/.
-ArtifactPlaces artifact_places(Client& client) {
-  ArtifactPlaces out;
-  json::Object request;
-  request["MaxResults"] = 100;
-  for (;;) {
-    const auto page = client.sagemaker("ListTrainingJobs", request);
-    if (!page) return out;
-    for (const auto& entry : page->at("TrainingJobSummaries").as_array()) {
-      const auto name = json::opt_string(entry.as_object(), "TrainingJobName").value_or("");
-      const auto job = find_job(client, name);
-      if (!job || !job->over()) continue;
-      const auto marker = "/" + name + "/output/";
-      const auto at = job->artifacts.rfind(marker);
-      if (at == std::string::npos) continue;
-      auto place = parse_s3_uri(job->artifacts.substr(0, at + name.size() + 2));
-      if (place) out[name] = *std::move(place);
-    }
-    if (!page->contains("NextToken")) return out;
-    request["NextToken"] = page->at("NextToken");
-  }
-}
-
-}  // namespace
-
-std::vector<data::s3::Place> places_of(const json::Array& pruned, const ArtifactPlaces& written) {
-  std::vector<data::s3::Place> out;
-  for (const auto& job : pruned) {
-    if (json::opt_string(job.as_object(), "kind") != "training") continue;
-    const auto place = written.find(json::opt_string(job.as_object(), "name").value_or(""));
-    if (place != written.end()) out.push_back(place->second);
-  }
-  return out;
-}
-
-int prune(const Common& common, const PruneOptions& options) {
-  const auto seconds = parse_age(options.older_than);
-  if (!seconds) {
-    std::cerr << "muster: --older-than is \"" << options.older_than
-              << "\", it must be a number and one of s, m, h, d, for example 7d\n";
-    return kUsage;
-  }
-  auto session = open_session(common);
-  if (!session) return print_error(session.error());
-  const auto written = options.objects ? artifact_places(session->client) : ArtifactPlaces{};
-  json::Object request;
-  request["older_than_seconds"] = *seconds;
-  json::Array pruned;
-  std::uint64_t removed = 0;
-  std::int64_t uploads = 0;
-  for (bool more = true; more;) {
-    const auto answer = session->client.post("/api/v1/prune", request);
-    if (!answer) return print_error(answer.error());
-    const auto& part = answer->at("pruned").as_array();
-    pruned.insert(pruned.end(), part.begin(), part.end());
-    for (const auto& place : places_of(part, written)) {
-      const auto some = remove_prefix(*session->s3, place);
-      if (!some) return print_error(some.error());
-      removed += *some;
-    }
-    uploads += json::opt_int(*answer, "uploads_aborted").value_or(0);
-    more = json::opt_int(*answer, "left").value_or(0) > 0;
-  }
-  if (common.as_json) {
-    print_json(json::Object{{"pruned", pruned}, {"uploads_aborted", uploads}, {"objects_removed", removed}});
-  } else {
-    std::cout << "Forgot " << pruned.size() << (pruned.size() == 1 ? " job" : " jobs")
-              << " that ended more than " << options.older_than << " ago, with their logs"
-              << (options.objects ? ", and removed " + std::to_string(removed) + " objects" : "")
-              << (uploads == 0 ? "" : "; aborted " + std::to_string(uploads) + " abandoned uploads") << "\n";
-  }
   return kOk;
 }
 

@@ -1,15 +1,12 @@
-// The service itself: up, down, env, doctor, nodes, prune. Each function is one command: it prints and
+// The service itself: up, down, env, doctor, nodes. Each function is one command: it prints and
 // answers the exit code. One thread.
 #pragma once
 
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
-#include "base/json.h"
 #include "cli/session.h"
-#include "data/s3/client.h"
 
 namespace muster::cli {
 
@@ -44,17 +41,5 @@ struct DoctorCheck {
 int doctor(const Common& common, const std::function<std::vector<DoctorCheck>()>& checks);
 
 int show_nodes(const Common& common);
-
-struct PruneOptions {
-  std::string older_than = "7d";  // 30m, 12h, 7d
-  bool objects = false;           // also what the jobs wrote below their output paths
-};
-int prune(const Common& common, const PruneOptions& options);
-
-// Where training jobs have written, by their names.
-using ArtifactPlaces = std::map<std::string, data::s3::Place>;
-// What may go with the jobs that a prune has forgotten (`pruned` of its answer): the places of its training
-// jobs. A processing job of the same name has no part in them.
-std::vector<data::s3::Place> places_of(const json::Array& pruned, const ArtifactPlaces& written);
 
 }  // namespace muster::cli

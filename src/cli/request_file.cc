@@ -173,7 +173,7 @@ class Preparer {
       auto& source = object_at(object_at(channel.get_object(), "DataSource"), "S3DataSource");
       set_default(source, "S3DataType", "S3Prefix");
       set_default(source, "S3DataDistributionType", "FullyReplicated");
-      MUSTER_CHECK(replace_path(source, "InputDataConfig " + name, out.job_name + "/input/" + name, out));
+      MUSTER_CHECK(replace_path(source, "InputDataConfig " + name, upload_prefix(out.job_name, name), out));
     }
     return {};
   }
@@ -195,7 +195,7 @@ class Preparer {
       set_default(source, "S3DataType", "S3Prefix");
       set_default(source, "S3InputMode", "File");
       set_default(source, "LocalPath", "/opt/ml/processing/input/" + name);
-      MUSTER_CHECK(replace_path(source, "ProcessingInputs " + name, out.job_name + "/input/" + name, out));
+      MUSTER_CHECK(replace_path(source, "ProcessingInputs " + name, upload_prefix(out.job_name, name), out));
     }
     return {};
   }
@@ -227,6 +227,10 @@ class Preparer {
 };
 
 }  // namespace
+
+std::string upload_prefix(const std::string& job_name, const std::string& input) {
+  return job_name + "/input/" + input;
+}
 
 std::vector<std::string> request_members(RequestKind kind) { return words(shape_of(kind).members); }
 

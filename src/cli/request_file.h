@@ -35,6 +35,10 @@ struct RequestDefaults {
   std::string name_suffix;  // "7f3a": makes a name of the file's stem when none is given
 };
 
+// Where below the bucket the files of a job's input (a channel, or an input of a processing job) are
+// uploaded.
+std::string upload_prefix(const std::string& job_name, const std::string& input);
+
 // Errors name the file, the line and the member; members that the request does not have are refused.
 Result<PreparedRequest> prepare_request(const std::string& toml_file, RequestKind kind,
                                         const RequestDefaults& defaults);

@@ -9,6 +9,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -40,10 +41,17 @@ struct StopJob {
   domain::JobKind kind = domain::JobKind::training;
   std::string name;
 };
+// A job as users know it: its name is unique among jobs of its kind only.
+struct JobName {
+  domain::JobKind kind = domain::JobKind::training;
+  std::string name;
+  auto operator<=>(const JobName&) const = default;
+};
 // Forgets the jobs that ended before `before`, at most kPruneMax of them, oldest first; their logs go through
 // the outbox.
 struct PruneJobs {
   Time before;
+  std::optional<std::set<JobName>> only = {};  // none but these
 };
 struct AddAccessKey {
   domain::AccessKey key;
@@ -95,13 +103,6 @@ using Event = std::variant<SubmitJob, StopJob, PruneJobs, AddAccessKey, OutboxDo
                            LaunchBegun, LaunchDone, RankGone, RankKilled, RankReleased, RankHeard, Tick>;
 
 // ---- what a decision is ----
-
-// A job as users know it: its name is unique among jobs of its kind only.
-struct JobName {
-  domain::JobKind kind = domain::JobKind::training;
-  std::string name;
-  bool operator==(const JobName&) const = default;
-};
 
 // The answer to the caller of a command; leaves only after the commit.
 struct Reply {

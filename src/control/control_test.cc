@@ -211,6 +211,20 @@ TEST_F(ControlTest, PruneForgetsOnlyWhatEndedBefore) {
   EXPECT_FALSE(control.submit("a", 1).error);
 }
 
+TEST(ControlPrune, OfThoseThatAreNamedOnlyTheOldAreForgotten) {
+  Control control;
+  using enum domain::JobKind;
+  for (const auto* name : {"a", "b", "c"}) control.submit(name, 1);
+  for (const auto* name : {"a", "b"}) control.send(StopJob{training, name});
+  EXPECT_TRUE(control.send(PruneJobs{Time{1'000}, {{{training, "a"}}}}).pruned.empty());
+  const auto reply =
+      control.send(PruneJobs{Time{1'001}, {{{training, "a"}, {processing, "b"}, {training, "c"}}}});
+  EXPECT_EQ(reply.pruned, (std::vector<JobName>{{training, "a"}}));
+  EXPECT_EQ(reply.left, 0U);
+  EXPECT_EQ(control.state.names.size(), 2U);
+  EXPECT_TRUE(control.send(PruneJobs{Time{1'001}, std::set<JobName>{}}).pruned.empty());
+}
+
 TEST(ControlPrune, ALargeOneIsDoneInParts) {
   Control control;
   for (std::size_t i = 0; i < kPruneMax + 2; ++i) {

@@ -114,6 +114,7 @@ struct Decide {
     auto counters = state.counters;
     for (const auto& [id, job] : state.ended) {
       if (job.ended >= event.before) continue;
+      if (event.only && !event.only->contains({job.kind, job.name})) continue;
       if (reply.pruned.size() == kPruneMax) {
         ++reply.left;
         continue;

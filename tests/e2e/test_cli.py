@@ -194,6 +194,55 @@ def test_an_unknown_member_is_refused(muster, tmp_path):
     assert done.returncode == 2 and "did you mean ProcessingJobName?" in done.stderr
 
 
+# ---------------------------------------------------------------- prune
+
+def names_of(muster):
+    jobs = json.loads(muster.good("--output", "json", "jobs"))["Jobs"]
+    return {job.get("TrainingJobName") or job.get("ProcessingJobName") for job in jobs}
+
+
+def keys_below(muster, uri):
+    entries = json.loads(muster.good("--output", "json", "ls", "-r", uri))["entries"]
+    return {entry["name"].rsplit("/", 1)[1] for entry in entries}
+
+
+def test_prune_forgets_ended_jobs_and_with_objects_what_they_left(own_muster, tmp_path):
+    muster, bucket = own_muster, "s3://sagemaker-us-east-1-000000000000"
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "words").write_text("once upon a time")
+
+    def finished(name):
+        file = write_job(tmp_path / f"{name}.toml", "cp -r /opt/ml/input/data/text /opt/ml/model", TrainingJobName=name)
+        file.write_text('InputDataConfig = [{ChannelName = "text", DataSource.S3DataSource.S3Uri = "text"}]\n'
+                        + file.read_text())
+        muster.good("train", file)
+        assert muster("wait", name).returncode == 0, muster.good("logs", name)
+
+    finished("first")
+    everything = {"words", "model.tar.gz", "output.tar.gz"}
+    assert keys_below(muster, bucket) == everything
+    assert muster("prune", "--older-than", "7").returncode == 2
+    assert "Forgot 0 jobs" in muster.good("prune", "--objects", "--older-than", "1h")
+    assert names_of(muster) == {"first"} and keys_below(muster, bucket) == everything
+    running = submit(muster, tmp_path, "sleep 600")
+
+    assert "Forgot 1 job that ended more than 0s ago" in muster.good("prune", "--older-than", "0s")
+    assert names_of(muster) == {running} and keys_below(muster, bucket) == everything
+    assert muster("job", "first").returncode == 3
+
+    finished("first")  # the name is free again
+    finished("second")
+    muster.good("cp", tmp_path / "text" / "words", bucket + "/mine/words")
+    pruned = json.loads(muster.good("--output", "json", "prune", "--objects", "--older-than", "0s"))
+    assert {job["name"] for job in pruned["pruned"]} == {"first", "second"}
+    assert pruned["objects_removed"] == 6 and pruned["stayed"] == []
+    assert names_of(muster) == {running}
+    assert keys_below(muster, bucket + "/mine/") == keys_below(muster, bucket) == {"words"}
+    logs = muster.data / "logs"
+    wait_for(lambda: not [path for path in logs.rglob("*") if "first" in path.name or "second" in path.name],
+             what="the removal of the logs")
+
+
 # ---------------------------------------------------------------- down
 
 def test_down_says_what_runs_and_each_way_is_followed_by_up(own_muster, tmp_path):

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
+#include <set>
+#include <utility>
 
 #include "api/protocol/json.h"
 
@@ -10,6 +13,21 @@ namespace {
 
 // However short the limit: a client that is still there sends a part more often, and would lose its upload.
 constexpr std::chrono::seconds kUploadIdleMin{3'600};
+
+// [{"kind", "name"}] as set; nullopt: it is something else.
+std::optional<std::set<control::JobName>> job_names(const json::Value& value) {
+  if (!value.is_array()) return std::nullopt;
+  std::set<control::JobName> out;
+  for (const auto& entry : value.get_array()) {
+    if (!entry.is_object()) return std::nullopt;
+    const auto kind = json::opt_string(entry.get_object(), "kind");
+    auto name = json::opt_string(entry.get_object(), "name");
+    if (!name || (kind != "training" && kind != "processing")) return std::nullopt;
+    out.insert(
+        {kind == "training" ? domain::JobKind::training : domain::JobKind::processing, *std::move(name)});
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -67,12 +85,19 @@ ApiResult<json::Object> ManageApi::prune(std::string_view body, const Caller& ca
     return refuse("ValidationException",
                   "older_than_seconds must be a whole number from 0 to " + std::to_string(kMost));
   }
+  control::PruneJobs command{caller.now - std::chrono::seconds(*seconds)};
+  if (const auto* jobs = request.if_contains("jobs")) {
+    command.only = job_names(*jobs);
+    if (!command.only) {
+      return refuse("ValidationException",
+                    "jobs must be a list of {\"kind\": \"training\" or \"processing\", \"name\": NAME}");
+    }
+  }
   // First, because it needs no room and makes some.
   const auto idle = std::max(std::chrono::seconds(*seconds), kUploadIdleMin);
   const auto aborted = objects_.abort_idle_uploads(caller.now - idle);
   if (!aborted) return refuse(aborted.error().error);
-  MUSTER_TRY_API(const auto reply,
-                 service_.call(control::PruneJobs{caller.now - std::chrono::seconds(*seconds)}));
+  MUSTER_TRY_API(const auto reply, service_.call(std::move(command)));
   if (reply.error) return refuse(*reply.error);
   json::Array pruned;
   for (const auto& job : reply.pruned)

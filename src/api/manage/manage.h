@@ -2,8 +2,8 @@
 //   GET  /api/v1/service  version, account, what isolates jobs here and what does not
 //   GET  /api/v1/nodes    the nodes and what each is doing
 //   POST /api/v1/prune    {"older_than_seconds": N}: forgets jobs that ended longer ago, and their logs, at
-//                         most 1,000 at once (the answer says how many are left); aborts uploads in parts
-//                         that got none for as long
+//                         most 1,000 at once (the answer says how many are left), with "jobs": [{"kind",
+//                         "name"}] only of these; aborts uploads in parts that got none for as long
 //
 // Thread-safe, as the Service and the functions that it is given must be.
 #pragma once

@@ -83,6 +83,25 @@ TEST_F(Manage, PruneForgetsJobsThatEndedBeforeTheLimit) {
   EXPECT_EQ(service_.pruned_before, caller_.now - kDay);
 }
 
+TEST_F(Manage, PruneOfNamedJobsForgetsOnlyThese) {
+  EXPECT_THAT(prune(0), HasSubstr("200 "));
+  EXPECT_EQ(service_.pruned_only, std::nullopt);
+  const std::string jobs = R"([{"kind":"training","name":"a"},{"kind":"processing","name":"a"}])";
+  EXPECT_THAT(text("POST", "/api/v1/prune", R"({"older_than_seconds": 0, "jobs": )" + jobs + "}"),
+              HasSubstr("200 "));
+  const std::set<control::JobName> both = {{domain::JobKind::training, "a"},
+                                           {domain::JobKind::processing, "a"}};
+  EXPECT_EQ(service_.pruned_only, both);
+  service_.pruned_only.reset();
+  for (const std::string bad :
+       {"null", "{}", "[1]", R"([{"kind":"training"}])", R"([{"kind":"x","name":"a"}])"}) {
+    EXPECT_THAT(text("POST", "/api/v1/prune", R"({"older_than_seconds": 0, "jobs": )" + bad + "}"),
+                HasSubstr("jobs must be a list of "))
+        << bad;
+  }
+  EXPECT_EQ(service_.pruned_only, std::nullopt);
+}
+
 TEST_F(Manage, PruneAbortsUploadsOlderThanTheLimit) {
   begin_upload(kDay + Millis{1});
   begin_upload(2 * kDay);

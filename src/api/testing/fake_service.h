@@ -41,6 +41,7 @@ class FakeService final : public service::Service {
       stopped = stop->name;
     } else if (const auto* prune = std::get_if<control::PruneJobs>(&command)) {
       pruned_before = prune->before;
+      pruned_only = prune->only;
       control::Reply reply;
       reply.left = prune_left;
       for (const auto& view : views) reply.pruned.push_back({view.job.kind, view.job.name});
@@ -88,6 +89,7 @@ class FakeService final : public service::Service {
   control::SubmitJob submitted;
   std::string stopped;
   std::optional<Time> pruned_before;
+  std::optional<std::set<control::JobName>> pruned_only;
   std::size_t prune_left = 0;
   std::map<std::string, domain::AccessKey> keys;
   std::set<domain::LaunchId> live;
