@@ -13,6 +13,9 @@ namespace {
 
 using muster::sim::RunResult;
 
+constexpr int kUsage = 2;
+constexpr std::uint64_t kSeedMost = 1'000'000'000'000;
+
 void print_summary(std::uint64_t seed, const RunResult& result) {
   std::cout << "seed " << seed << ": " << result.jobs << " jobs, " << result.commits << " commits, "
             << result.crashes << " crashes of musterd, " << muster::format_duration(result.virtual_time)
@@ -23,7 +26,8 @@ void print_summary(std::uint64_t seed, const RunResult& result) {
 
 int play_seeds(std::uint64_t first, std::uint64_t count, bool quiet) {
   int bad = 0;
-  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const std::uint64_t seed = first + i;
     const auto result = muster::sim::run_seed(seed);
     if (!quiet && count == 1) {
       for (const auto& line : result.history) std::cout << line << "\n";
@@ -61,13 +65,18 @@ int main(int argc, char** argv) {
   bool quiet = false;
   bool verbose = false;
   std::vector<std::string> files;
-  app.add_option("--seed", seed, "The world to play; the same seed gives the same history");
+  app.add_option("--seed", seed, "The world to play; the same seed gives the same history")
+      ->check(CLI::Range(std::uint64_t{0}, kSeedMost));
   app.add_option("--count", count, "How many seeds from there on; only those with violations are shown")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(std::uint64_t{1}, kSeedMost));
   app.add_flag("--quiet", quiet, "The summary without the history");
   auto* scenario = app.add_subcommand("scenario", "Plays scenario files and checks what they expect");
   scenario->add_option("files", files, "Scenario files")->required()->check(CLI::ExistingFile);
   scenario->add_flag("--verbose", verbose, "Print the history of each");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsage;
+  }
   return scenario->parsed() ? play_scenarios(files, verbose) : play_seeds(seed, count, quiet);
 }

@@ -129,8 +129,8 @@ int run(int argc, char** argv, const std::string& gemm_path) {
   auto* ls = ckpt->add_subcommand("ls", "List the checkpoints of a folder");
   ls->add_option("folder", ls_folder)->required();
   ls->footer("Example:\n  muster-train ckpt ls ckpt/");
-  auto* verify =
-      ckpt->add_subcommand("verify", "Check every byte; exit code 1 if a finished step is damaged");
+  auto* verify = ckpt->add_subcommand(
+      "verify", "Check every byte of the tensors; exit code 1 if a finished step is damaged");
   verify->add_option("folder", verify_folder)->required();
   verify->footer("Example:\n  muster-train ckpt verify ckpt/");
   auto* version = app.add_subcommand("version", "Print the version");

@@ -10,7 +10,8 @@ namespace muster::train {
 
 class MemoryStream final : public TokenStream {
  public:
-  MemoryStream(std::vector<std::int64_t> tokens, int vocab) : tokens_(std::move(tokens)), vocab_(vocab) {}
+  MemoryStream(std::vector<std::int64_t> tokens, int vocab, std::string tokenizer_hash = "memory")
+      : tokens_(std::move(tokens)), vocab_(vocab), hash_(std::move(tokenizer_hash)) {}
 
   std::uint64_t size() const override { return tokens_.size(); }
   Result<void> read(std::uint64_t begin, std::span<std::int64_t> out) const override {
@@ -26,7 +27,7 @@ class MemoryStream final : public TokenStream {
  private:
   std::vector<std::int64_t> tokens_;
   int vocab_;
-  std::string hash_ = "memory";
+  std::string hash_;
 };
 
 }  // namespace muster::train

@@ -33,13 +33,15 @@ namespace fs = std::filesystem;
 const std::string kGemmPath = fix_gemm_path();  // before any tensor
 
 // Text with something to learn: a walk that mostly repeats a cycle.
+constexpr char kTokenizer[] = "a tokenizer";
+
 MemoryStream tokens(std::uint64_t seed = 1, std::size_t count = 4000) {
   Rng rng(seed);
   std::vector<std::int64_t> values;
   for (std::size_t i = 0; i < count; ++i) {
     values.push_back(static_cast<std::int64_t>(rng.chance(0.1) ? rng.below(64) : i * 7 % 64));
   }
-  return MemoryStream(std::move(values), 64);
+  return MemoryStream(std::move(values), 64, crypto::hex(crypto::sha256(kTokenizer)));
 }
 
 Config tiny(const std::vector<std::string>& assignments = {}) {
@@ -319,7 +321,7 @@ TEST(Resume, RefusesAnotherRun) {
 TEST(Run, ReportsInLinesAndLeavesAModel) {
   const auto data = tokens(), held_out = tokens(3, 500);
   const TempDir folder;
-  ASSERT_TRUE(write_file_atomic(folder / "tok", "a tokenizer"));
+  ASSERT_TRUE(write_file_atomic(folder / "tok", kTokenizer));
   const Config config =
       tiny({"output.dir=" + folder / "model", "log.every=4", "checkpoint.dir=" + folder / "ckpt",
             "checkpoint.every=2", "checkpoint.keep=2", "data.tokenizer=" + folder / "tok", "eval.every=4"});
@@ -350,7 +352,7 @@ TEST(Run, ReportsInLinesAndLeavesAModel) {
   auto checkpoint = load_model(folder / "ckpt");
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
   EXPECT_TRUE(std::ranges::equal(loaded->model.parameters().bytes(), checkpoint->model.parameters().bytes()));
-  EXPECT_EQ(*read_file(folder / "model/tokenizer.model"), "a tokenizer");
+  EXPECT_EQ(*read_file(folder / "model/tokenizer.model"), kTokenizer);
   const auto json = json::parse_object(*read_file(folder / "model/config.json"));
   ASSERT_TRUE(json);
   EXPECT_EQ(*json::opt_int(*json, "vocab_size"), 64);
@@ -453,6 +455,30 @@ TEST(Faults, RanksThatDoNotRunTheSameAreRefused) {
   });
   for (const Trace& trace : traces)
     EXPECT_THAT(trace.error, HasSubstr("the ranks do not run the same thing; data is"));
+}
+
+// Before the first step, on every rank, in the words of the rank that found it.
+TEST(Faults, WhatIsNeededAtTheEndIsLookedAtBeforeTheFirstStep) {
+  const auto data = tokens();
+  const TempDir folder;
+  ASSERT_TRUE(write_file_atomic(folder / "file", "not a folder"));
+  struct Case {
+    std::vector<std::string> settings;
+    std::string says;
+  };
+  const std::string output = "output.dir=" + folder / "model";
+  for (const auto& [settings, says] :
+       {Case{{"output.dir=" + folder / "file"}, "output.dir = " + folder / "file: "},
+        Case{{"checkpoint.dir=/proc/x"}, "checkpoint.dir = /proc/x: "},
+        Case{{output, "data.tokenizer=" + folder / "file"}, "is tokenizer "},
+        Case{{output, "data.tokenizer=" + folder / "none"}, "none: "}}) {
+    const auto traces =
+        run_ranks(3, [&](int) { return RunOptions{.config = tiny(settings), .train = &data}; });
+    for (const Trace& trace : traces) {
+      EXPECT_THAT(trace.error, HasSubstr(says));
+      EXPECT_TRUE(trace.losses.empty());
+    }
+  }
 }
 
 TEST(Faults, ABatchThatDoesNotDivide) {

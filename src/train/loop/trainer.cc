@@ -1,10 +1,14 @@
 #include "train/loop/trainer.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 
+#include "base/crypto.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/state.h"
@@ -56,6 +60,29 @@ Result<void> check_agreement(const TrainerParts& parts) {
   return {};
 }
 
+// A folder that will be written to much later: an unusable one should end the run before its first step.
+Result<void> check_folder(const char* key, const std::string& folder, int rank) {
+  if (folder.empty()) return {};
+  const auto named = [&](const Error& error) {
+    return tl::unexpected(error.with_context(std::string(key) + " = " + folder));
+  };
+  if (const auto made = make_directories(folder); !made) return named(made.error());
+  const std::string probe = folder + "/.writable-" + std::to_string(rank);
+  if (const auto written = write_file_atomic(probe, ""); !written) return named(written.error());
+  ::unlink(probe.c_str());
+  return {};
+}
+
+Result<void> check_tokenizer(const std::string& path, const std::string& hash) {
+  if (path.empty()) return {};
+  MUSTER_TRY(const std::string model, read_file(path));
+  const auto own = crypto::hex(crypto::sha256(model));
+  if (own == hash) return {};
+  return fail(ErrorCode::failed_precondition,
+              "data.tokenizer = " + path + " is tokenizer " + own + ", data.train is made with " + hash +
+                  "; give the tokenizer.model that muster-data tokenize used");
+}
+
 }  // namespace
 
 class Trainer::Impl {
@@ -97,6 +124,7 @@ class Trainer::Impl {
   void say(const std::string& line) const {
     if (comm_.rank() == 0 && parts_.say) parts_.say(line);
   }
+  Result<void> check_ends();
   Result<void> resume(Reader& reader);
   Result<StepResult> accumulate();
   Result<Sums> exchange(const StepResult& mine);
@@ -128,8 +156,29 @@ class Trainer::Impl {
   std::int64_t mark_step_ = 0;
 };
 
+// What is needed only at the end, looked at before the first step; an error of one rank ends all.
+Result<void> Trainer::Impl::check_ends() {
+  const auto check = [&]() -> Result<void> {
+    if (parts_.writer.local_rank == 0)
+      MUSTER_CHECK(check_folder("checkpoint.dir", config_.checkpoint_dir, comm_.rank()));
+    if (comm_.rank() != 0) return {};
+    MUSTER_CHECK(check_folder("output.dir", config_.output_dir, 0));
+    if (config_.output_dir.empty()) return {};
+    return check_tokenizer(config_.tokenizer, parts_.train->tokenizer_hash());
+  };
+  const auto mine = check();
+  MUSTER_TRY(const auto all, comm_.gather_text(mine ? "" : mine.error().message));
+  MUSTER_CHECK(mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].empty())
+      return fail(ErrorCode::failed_precondition, "rank " + std::to_string(rank) + ": " + all[rank]);
+  }
+  return {};
+}
+
 // Restores the newest valid checkpoint or initialises. Every rank must find the same step.
 Result<void> Trainer::Impl::start() {
+  MUSTER_CHECK(check_ends());
   std::optional<Reader> reader;
   Result<void> found;
   if (!config_.checkpoint_dir.empty()) {
