@@ -1,5 +1,9 @@
 #include "data/directory/directory.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 
@@ -23,16 +27,73 @@ std::optional<std::string> read_line(const std::string& path) {
 }
 
 Result<void> check_format(const std::string& path) {
-  const auto format = read_line(path + "/FORMAT");
-  if (!format)
+  const auto format = read_file(path + "/FORMAT", 4096);
+  if (!format && format.error().code == ErrorCode::not_found)
     return fail(ErrorCode::not_found,
                 "no Muster data in " + path + "; start a service with: muster up --data " + path);
-  if (*format != kFormat) {
-    return fail(ErrorCode::unsupported, path + " has layout " + *format + ", this version reads layout " +
+  if (!format) return tl::unexpected(format.error().with_context("cannot read " + path));
+  const std::string number(trim(*format));
+  if (number != kFormat) {
+    return fail(ErrorCode::unsupported, path + " has layout " + number + ", this version reads layout " +
                                             std::string(kFormat) +
                                             "; use the Muster that wrote it, or another --data");
   }
   return {};
+}
+
+// What may lie in a folder that becomes a data directory: the user's configuration, what a new file system
+// has, and what a crash can leave of the write of FORMAT, which is the first one.
+bool may_be_there(std::string_view name) {
+  return name == "muster.toml" || name == "lost+found" || name.starts_with("FORMAT.tmp-");
+}
+
+Result<void> check_nothing_foreign(const std::string& path) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const auto name = entry->path().filename().string();
+    if (may_be_there(name)) continue;
+    return fail(ErrorCode::failed_precondition,
+                "it is no data directory of Muster (there is no FORMAT) and not empty: it has " + name +
+                    "; give a new or an empty folder");
+  }
+  if (error) return fail_errno("list " + path, error.value());
+  return {};
+}
+
+// Makes the folder ours alone. Another user who may write to it could put keys in, or exchange them.
+Result<void> make_private(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return fail_errno("stat " + path);
+  if (info.st_uid != ::geteuid()) {
+    return fail(ErrorCode::permission_denied, "it belongs to user " + std::to_string(info.st_uid) +
+                                                  ", not to " + std::to_string(::geteuid()) +
+                                                  ", who starts the service; give a folder of your own");
+  }
+  if ((info.st_mode & S_IWOTH) != 0) {
+    return fail(ErrorCode::permission_denied,
+                "everybody may write to it; give a new folder, or make it private with: chmod 700 " + path);
+  }
+  if ((info.st_mode & 07777) != 0700 && ::chmod(path.c_str(), 0700) != 0) return fail_errno("chmod " + path);
+  return {};
+}
+
+// Turns a new or empty folder into a data directory. FORMAT goes first, so that after a crash at any point
+// the folder is known as Muster's or is still empty.
+Result<void> take_folder(const std::string& path) {
+  MUSTER_CHECK(check_nothing_foreign(path));
+  MUSTER_CHECK(make_private(path));
+  MUSTER_CHECK(check_nothing_foreign(path));  // what came before it was private
+  return write_file_atomic(path + "/FORMAT", std::string(kFormat) + "\n");
+}
+
+// keys/ that others may enter would show what is written there, whatever its own mode.
+Result<void> check_keys_private(const std::string& keys) {
+  struct stat info {};
+  if (::stat(keys.c_str(), &info) != 0) return fail_errno("stat " + keys);
+  if ((info.st_mode & 077) == 0) return {};
+  return fail(ErrorCode::permission_denied,
+              keys + " may be read by others; make it private with: chmod 700 " + keys);
 }
 
 }  // namespace
@@ -51,17 +112,18 @@ Result<DataDirectory> DataDirectory::open_or_create(const std::string& path) {
         "cannot use " + absolute + " as data directory (choose one with --data DIR or MUSTER_DATA)"));
   };
   if (auto made = make_directories(absolute, 0700); !made) return remedy(made.error());
-  if (!std::filesystem::exists(absolute + "/FORMAT")) {
-    if (auto written = write_file_atomic(absolute + "/FORMAT", std::string(kFormat) + "\n"); !written) {
-      return remedy(written.error());
-    }
+  auto known = check_format(absolute);
+  if (!known && known.error().code == ErrorCode::not_found) {
+    known = take_folder(absolute);
+    if (!known) return remedy(known.error());
   }
-  MUSTER_CHECK(check_format(absolute));
+  MUSTER_CHECK(known);
   DataDirectory directory(absolute);
   for (const auto& part :
        {directory.keys(), directory.state(), directory.objects(), directory.logs(), directory.run()}) {
     if (auto made = make_directories(part, 0700); !made) return remedy(made.error());
   }
+  MUSTER_CHECK(check_keys_private(directory.keys()));
   return directory;
 }
 

@@ -26,9 +26,11 @@ class DataDirectory {
  public:
   // $MUSTER_DATA, else $XDG_DATA_HOME/muster, else $HOME/.local/share/muster.
   static std::string default_path();
-  // Makes it (0700) if it is not there, and checks FORMAT. The path becomes absolute.
+  // Makes it (0700) if it is not there, takes it (0700) if it is empty, and checks FORMAT. A folder of
+  // something else, one that others may write to and keys/ that others may read are refused. The path becomes
+  // absolute.
   static Result<DataDirectory> open_or_create(const std::string& path);
-  // not_found, with the remedy, when no musterd ever ran there.
+  // not_found, with the remedy, when no musterd ever ran there; permission_denied when it is another user's.
   static Result<DataDirectory> open(const std::string& path);
 
   const std::string& path() const { return path_; }

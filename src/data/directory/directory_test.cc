@@ -5,9 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 namespace muster::data {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(DataDirectory, IsMadePrivateAndReopened) {
@@ -40,6 +43,68 @@ TEST(DataDirectory, RefusalsSayWhatToDo) {
   ASSERT_TRUE(DataDirectory::open_or_create(dir / "new"));
   ASSERT_TRUE(write_file_atomic(dir / "new/FORMAT", "2\n"));
   EXPECT_THAT(DataDirectory::open(dir / "new").error().message, HasSubstr("layout 2"));
+}
+
+mode_t mode_of(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 ? info.st_mode & 07777 : 0;
+}
+
+TEST(DataDirectory, AFolderOfSomethingElseIsRefusedAndLeftAsItIs) {
+  const TempDir dir;
+  const auto folder = dir / "etc";
+  ASSERT_TRUE(make_directories(folder + "/keys"));
+  ASSERT_EQ(::chmod(folder.c_str(), 0755), 0);
+  const auto refused = DataDirectory::open_or_create(folder);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message,
+              AllOf(HasSubstr(folder), HasSubstr("not empty: it has keys; give a new or an empty folder")));
+  EXPECT_EQ(mode_of(folder), 0755U);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/FORMAT"));
+  EXPECT_FALSE(std::filesystem::exists(folder + "/state"));
+}
+
+TEST(DataDirectory, AnEmptyFolderIsTakenAndMadePrivate) {
+  const TempDir dir;
+  const auto folder = dir / "made";
+  ASSERT_TRUE(make_directories(folder));
+  ASSERT_EQ(::chmod(folder.c_str(), 0775), 0);
+  ASSERT_TRUE(write_file_atomic(folder + "/muster.toml", ""));
+  ASSERT_TRUE(write_file_atomic(folder + "/FORMAT.tmp-77", ""));  // of a start that was killed
+  const auto taken = DataDirectory::open_or_create(folder);
+  ASSERT_TRUE(taken) << taken.error().message;
+  EXPECT_EQ(mode_of(folder), 0700U);
+  EXPECT_EQ(mode_of(taken->keys()), 0700U);
+  EXPECT_TRUE(DataDirectory::open_or_create(folder));
+}
+
+TEST(DataDirectory, WhereOthersMayWriteOrReadKeysItIsRefused) {
+  const TempDir dir;
+  ASSERT_TRUE(make_directories(dir / "tmp"));
+  ASSERT_EQ(::chmod((dir / "tmp").c_str(), 01777), 0);
+  EXPECT_THAT(DataDirectory::open_or_create(dir / "tmp").error().message,
+              HasSubstr("everybody may write to it"));
+  EXPECT_EQ(mode_of(dir / "tmp"), 01777U);
+  ASSERT_TRUE(DataDirectory::open_or_create(dir / "data"));
+  ASSERT_EQ(::chmod((dir / "data/keys").c_str(), 0755), 0);
+  EXPECT_THAT(DataDirectory::open_or_create(dir / "data").error().message, HasSubstr("chmod 700 "));
+}
+
+TEST(DataDirectory, OfAnotherUserItIsSaidSo) {
+  const TempDir dir;
+  ASSERT_TRUE(DataDirectory::open_or_create(dir / "data"));
+  const auto me = ::geteuid();
+  ASSERT_EQ(::chmod((dir / "data").c_str(), me == 0 ? 0700 : 0), 0);
+  ASSERT_EQ(::seteuid(me == 0 ? 65534 : me), 0);
+  const auto opened = DataDirectory::open(dir / "data");
+  const auto created = DataDirectory::open_or_create(dir / "data");
+  ASSERT_EQ(::seteuid(me), 0);
+  ::chmod((dir / "data").c_str(), 0700);
+  for (const auto* refused : {&opened, &created}) {
+    ASSERT_FALSE(*refused);
+    EXPECT_EQ(refused->error().code, ErrorCode::permission_denied);
+    EXPECT_THAT(refused->error().message, AllOf(HasSubstr(dir / "data"), HasSubstr("Permission denied")));
+  }
 }
 
 TEST(DataDirectory, OneServesIt) {
