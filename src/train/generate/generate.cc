@@ -121,10 +121,10 @@ Result<std::span<const double>> Decoder::next(std::int64_t token) {
   const at::NoGradGuard no_grad;
   Model::Detail& m = d.model->detail();
   at::Tensor x = at::empty({1, c.width}, detail::scalar_type(d.model->dtype()));
-  m.embedding.forward(&token, {.rows = 1, .sequence = 1}, x);
+  m.embedding.forward(&token, {.rows = 1, .sequence = 1}, x, m.context);
   for (std::size_t i = 0; i < m.layers.size(); ++i) {
     x = d.attention(x, m.layers[i].attention, i);
-    x = m.layers[i].mlp.forward(x, {.rows = 1, .sequence = 1}, m.layers[i].mlp_saved);
+    x = m.layers[i].mlp.forward(x, {.rows = 1, .sequence = 1}, m.layers[i].mlp_saved, m.context);
   }
   ++d.length;
   d.answer(x);

@@ -115,8 +115,8 @@ TEST_P(Blocks, AttentionMatchesAutograd) {
   at::Tensor y;
   {
     const at::NoGradGuard no_grad;
-    y = block.forward(x, shape(), layer().attention_saved);
-    block.backward(d, shape(), layer().attention_saved, true, detail().scratch);
+    y = block.forward(x, shape(), layer().attention_saved, detail().context);
+    block.backward(d, shape(), layer().attention_saved, true, detail().context);
   }
   const at::Tensor tx = leaf(x), norm = leaf(block.norm.value), qkv = leaf(block.qkv.value),
                    output = leaf(block.output.value);
@@ -136,8 +136,8 @@ TEST_P(Blocks, MlpMatchesAutograd) {
   at::Tensor y;
   {
     const at::NoGradGuard no_grad;
-    y = block.forward(x, shape(), layer().mlp_saved);
-    block.backward(d, shape(), layer().mlp_saved, true, detail().scratch);
+    y = block.forward(x, shape(), layer().mlp_saved, detail().context);
+    block.backward(d, shape(), layer().mlp_saved, true, detail().context);
   }
   const at::Tensor tx = leaf(x), norm = leaf(block.norm.value), gate_up = leaf(block.gate_up.value),
                    down = leaf(block.down.value);
@@ -159,8 +159,8 @@ TEST_P(Blocks, HeadMatchesAutograd) {
   double loss = 0;
   {
     const at::NoGradGuard no_grad;
-    loss = block.loss(x, targets.const_data_ptr<std::int64_t>(), detail().head_saved, &dx, true,
-                      detail().scratch);
+    loss = block.loss(x, shape(), targets.const_data_ptr<std::int64_t>(), detail().head_saved, &dx, true,
+                      detail().context);
   }
   const at::Tensor tx = leaf(x), norm = leaf(block.norm.value), output = leaf(block.output.value);
   const at::Tensor ty = loss_twin(config(), tx, targets, norm, output);
@@ -178,9 +178,9 @@ TEST_P(Blocks, EmbeddingMatchesAutograd) {
   at::Tensor y = at::empty_like(dy);
   {
     const at::NoGradGuard no_grad;
-    block.forward(tokens.const_data_ptr<std::int64_t>(), shape(), y);
+    block.forward(tokens.const_data_ptr<std::int64_t>(), shape(), y, detail().context);
     block.table.gradient.fill_(77);  // fresh must overwrite rows without tokens too
-    block.backward(tokens.const_data_ptr<std::int64_t>(), shape(), dy, true, detail().scratch);
+    block.backward(tokens.const_data_ptr<std::int64_t>(), shape(), dy, true, detail().context);
   }
   const at::Tensor table = leaf(block.table.value);
   const at::Tensor ty = table.index_select(0, tokens);

@@ -16,6 +16,15 @@ namespace {
 using detail::Shape;
 using detail::Weight;
 
+ModelPart part_of_rank(const ModelConfig& config, const TensorParallel& tensor_parallel) {
+  ModelPart part = whole_model(config);
+  if (tensor_parallel.group != nullptr) {
+    part.tp_rank = tensor_parallel.group->rank();
+    part.tp = tensor_parallel.group->size();
+  }
+  return part;
+}
+
 at::Tensor view(FlatBuffer& buffer, std::int64_t offset, std::vector<std::int64_t> shape) {
   return at::from_blob(buffer.data() + offset * size_of(buffer.dtype()), shape,
                        detail::scalar_type(buffer.dtype()));
@@ -98,9 +107,9 @@ std::string gib(double bytes) { return std::to_string(std::llround(bytes / (1 <<
 
 // Memory is overcommitted: without this look, a model that is too large would be killed while it is being
 // cleared.
-Result<void> check_memory(const ModelConfig& config, Dtype dtype) {
+Result<void> check_memory(const ModelConfig& config, int tp, Dtype dtype) {
   const std::int64_t count = parameter_count(config), tail = config.tied ? config.vocab * config.width : 0;
-  const double needed = static_cast<double>((2 * count + tail) * size_of(dtype));
+  const double needed = static_cast<double>((2 * count + tail) * size_of(dtype)) / tp;
   const double present =
       static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
   if (needed <= present) return {};
@@ -137,15 +146,17 @@ void fold(const ParamTable& table, FlatBuffer& gradients, Range range) {
 
 }  // namespace
 
-Model::Detail::Detail(const ModelConfig& config, Dtype type)
-    : table(config),
+Model::Detail::Detail(const ModelConfig& config, Dtype type, const TensorParallel& tensor_parallel)
+    : table(config, part_of_rank(config, tensor_parallel)),
       dtype(type),
       parameters(table.numel(), type),
       gradients(table.gradient_numel(), type),
       rotary(detail::make_rotary(config, detail::scalar_type(type))) {
   const Views views(table, parameters, gradients);
-  const ModelConfig* c = &table.config();
-  embedding.table = views.of("model.embed_tokens.weight");
+  const ModelConfig* c = &table.local();
+  context.seam = detail::Seam(tensor_parallel.group, tensor_parallel.sequence_parallel);
+  const Param& vocabulary = table.params().front();
+  embedding = {.table = views.of(vocabulary.name), .first = vocabulary.box.start[0]};
   layers.reserve(static_cast<std::size_t>(config.layers));
   for (std::int64_t i = 0; i < config.layers; ++i) {
     const std::string at = "model.layers." + std::to_string(i) + ".";
@@ -166,25 +177,29 @@ Model::Detail::Detail(const ModelConfig& config, Dtype type)
   }
   head = {.config = c,
           .norm = views.of("model.norm.weight"),
-          .output = config.tied ? views.tied_head() : views.of("lm_head.weight")};
+          .output = config.tied ? views.tied_head() : views.of("lm_head.weight"),
+          .first = embedding.first};  // the vocabulary of both is cut alike
 }
 
 at::Tensor Model::Detail::forward(const std::int64_t* tokens, Shape shape) {
-  at::Tensor x = embedded.shaped(detail::scalar_type(dtype), {shape.tokens(), table.config().width});
-  embedding.forward(tokens, shape, x);
+  const std::int64_t rows = context.seam.rows(shape.tokens()).size();
+  at::Tensor x = embedded.shaped(detail::scalar_type(dtype), {rows, table.config().width});
+  embedding.forward(tokens, shape, x, context);
   for (Layer& layer : layers) {
-    x = layer.attention.forward(x, shape, layer.attention_saved);
-    x = layer.mlp.forward(x, shape, layer.mlp_saved);
+    x = layer.attention.forward(x, shape, layer.attention_saved, context);
+    x = layer.mlp.forward(x, shape, layer.mlp_saved, context);
   }
   return x;
 }
 
-Result<Model> Model::create(const ModelConfig& config, Dtype dtype) {
+Result<Model> Model::create(const ModelConfig& config, Dtype dtype, const TensorParallel& tensor_parallel) {
   MUSTER_TRY(const ModelConfig checked, validated(config));
-  MUSTER_CHECK(check_memory(checked, dtype));
+  const int tp = tensor_parallel.group == nullptr ? 1 : tensor_parallel.group->size();
+  MUSTER_CHECK(check_tensor_parallel(checked, tp));
+  MUSTER_CHECK(check_memory(checked, tp, dtype));
   try {
     const at::NoGradGuard no_grad;
-    return Model(std::make_unique<Detail>(checked, dtype));
+    return Model(std::make_unique<Detail>(checked, dtype, tensor_parallel));
   } catch (const std::exception& e) {  // bad_alloc, c10::Error
     return fail(ErrorCode::resource_exhausted, std::string("no memory for the model: ") + e.what());
   }
@@ -224,22 +239,42 @@ Result<StepResult> Model::forward_backward(const Batch& batch) {
   const bool fresh = d.fresh;
   const at::Tensor x = d.forward(batch.tokens.data(), shape);
   at::Tensor stream = d.stream.shaped(x.scalar_type(), x.sizes());
-  const double loss = d.head.loss(x, batch.targets.data(), d.head_saved, &stream, fresh, d.scratch);
+  const double loss = d.head.loss(x, shape, batch.targets.data(), d.head_saved, &stream, fresh, d.context);
   for (auto layer = d.layers.rbegin(); layer != d.layers.rend(); ++layer) {
-    layer->mlp.backward(stream, shape, layer->mlp_saved, fresh, d.scratch);
-    layer->attention.backward(stream, shape, layer->attention_saved, fresh, d.scratch);
+    layer->mlp.backward(stream, shape, layer->mlp_saved, fresh, d.context);
+    layer->attention.backward(stream, shape, layer->attention_saved, fresh, d.context);
   }
-  d.embedding.backward(batch.tokens.data(), shape, stream, fresh, d.scratch);
+  d.embedding.backward(batch.tokens.data(), shape, stream, fresh, d.context);
   d.fresh = false;
+  MUSTER_CHECK(d.context.seam.status());
   return StepResult{.loss_sum = loss, .tokens = count_valid(batch.targets)};
+}
+
+Result<void> Model::finish_accumulation() {
+  Detail& d = *detail_;
+  if (!d.context.seam.cuts_rows()) return {};
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> norms;
+  for (const Param& param : d.table.params()) {
+    if (param.spec->tp_axis == kNotCut) norms.push_back(view(d.gradients, param.offset, {param.numel}));
+  }
+  const at::Tensor all = at::cat(norms);  // one message for all of them
+  d.context.seam.sum(all);
+  std::int64_t at = 0;
+  for (at::Tensor& norm : norms) {
+    norm.copy_(all.narrow(0, at, norm.numel()));
+    at += norm.numel();
+  }
+  return d.context.seam.status();
 }
 
 Result<StepResult> Model::evaluate(const Batch& batch) {
   MUSTER_TRY(const Shape shape, shape_of(table().config(), batch, true));
   const at::NoGradGuard no_grad;
   const at::Tensor x = detail_->forward(batch.tokens.data(), shape);
-  const double loss =
-      detail_->head.loss(x, batch.targets.data(), detail_->head_saved, nullptr, false, detail_->scratch);
+  const double loss = detail_->head.loss(x, shape, batch.targets.data(), detail_->head_saved, nullptr, false,
+                                         detail_->context);
+  MUSTER_CHECK(detail_->context.seam.status());
   return StepResult{.loss_sum = loss, .tokens = count_valid(batch.targets)};
 }
 
@@ -251,6 +286,7 @@ Result<void> Model::logits(const Batch& batch, std::span<double> out) {
                                                  " logits; there are " +
                                                  std::to_string(shape.tokens() * vocab));
   }
+  MUSTER_ASSERT(detail_->context.seam.alone());
   const at::NoGradGuard no_grad;
   const at::Tensor x = detail_->forward(batch.tokens.data(), shape);
   at::from_blob(out.data(), {shape.tokens(), vocab}, at::kDouble)

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "train/comm/comm.h"
 #include "train/model/flat_buffer.h"
 #include "train/model/params.h"
 
@@ -33,9 +34,19 @@ struct StepResult {
   std::int64_t tokens = 0;  // valid targets
 };
 
+// The ranks over which every tensor of the model is cut (docs/adr/0035); all of them make the same calls with
+// the same batches. `group` null: one rank. sequence_parallel: the stream between the blocks is cut, too.
+struct TensorParallel {
+  Comm* group = nullptr;
+  bool sequence_parallel = false;
+};
+
 class Model {
  public:
-  static Result<Model> create(const ModelConfig& config, Dtype dtype = Dtype::f32);
+  // invalid_argument, resource_exhausted; with tensor parallelism also what check_tensor_parallel() refuses.
+  // The group must outlive the model.
+  static Result<Model> create(const ModelConfig& config, Dtype dtype = Dtype::f32,
+                              const TensorParallel& tensor_parallel = {});
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
   ~Model();
@@ -55,13 +66,17 @@ class Model {
 
   // Adds the gradient of the sum of this micro-batch's token losses. Refuses tokens or targets outside the
   // vocabulary, spans that do not fit rows x sequence, and sequences beyond max_sequence; the gradients are
-  // then untouched.
+  // then untouched. An error of the tensor-parallel group leaves them of no use.
   Result<StepResult> forward_backward(const Batch& batch);
+
+  // After the last micro-batch of a step, before anything reads the gradients: sums over the tensor-parallel
+  // ranks what each has of its own rows only (the norms, under sequence parallelism).
+  Result<void> finish_accumulation();
 
   // The loss alone.
   Result<StepResult> evaluate(const Batch& batch);
 
-  // Logits of every position: out is row-major [rows * sequence, vocab]. Targets are not used.
+  // Logits of every position: out is row-major [rows * sequence, vocab]. Targets are not used. For one rank.
   Result<void> logits(const Batch& batch, std::span<double> out);
 
   // The refusals of forward_backward; targets are looked at only if there are any.

@@ -3,33 +3,22 @@
 #include <algorithm>
 #include <cmath>
 
+#include "train/model/detail/types.h"
+
 namespace muster::train::detail {
 namespace {
 
-// Calls f with a null pointer of the tensors' element type.
-template <typename F>
-void with_type(const at::Tensor& like, F f) {
-  if (like.scalar_type() == at::kFloat) {
-    f(static_cast<float*>(nullptr));
-  } else {
-    f(static_cast<double*>(nullptr));
-  }
-}
-
-template <typename T>
-T* data(const at::Tensor& tensor, T* /*type*/) {
-  return tensor.mutable_data_ptr<T>();
-}
+constexpr std::int64_t kIgnored = -1;  // kIgnoredTarget of model.h
 
 // g (+)= a @ b, never through a GEMM with beta = 1: that rounds differently.
 void add_product(const at::Tensor& g, const at::Tensor& a, const at::Tensor& b, bool fresh,
-                 Scratch& scratch) {
+                 Context& context) {
   at::Tensor target = g;
   if (fresh) {
     at::mm_out(target, a, b);
     return;
   }
-  at::Tensor product = scratch.product.shaped(g.scalar_type(), g.sizes());
+  at::Tensor product = context.product.shaped(g.scalar_type(), g.sizes());
   at::mm_out(product, a, b);
   target.add_(product);
 }
@@ -44,14 +33,27 @@ void norm_forward(const ModelConfig& config, const at::Tensor& x, const Weight& 
 
 // d += the gradient through the norm.
 void norm_backward(const at::Tensor& dy, const at::Tensor& x, const Weight& w, const at::Tensor& rstd,
-                   const at::Tensor& d, bool fresh, Scratch& scratch) {
+                   const at::Tensor& d, bool fresh, Context& context) {
   const auto partial =
-      scratch.partial.shaped(x.scalar_type(), {kernels::rms_partial_numel(x.size(0), x.size(1))});
+      context.partial.shaped(x.scalar_type(), {kernels::rms_partial_numel(x.size(0), x.size(1))});
   with_type(x, [&](auto* type) {
     kernels::rms_norm_backward(data(dy, type), data(x, type), data(w.value, type), data(rstd, type),
                                data(d, type), data(w.gradient, type), fresh, data(partial, type), x.size(0),
                                x.size(1));
   });
+}
+
+// x + inner @ w^T, summed over the seam; in `room`.
+at::Tensor add_output(const at::Tensor& x, const at::Tensor& inner, const Weight& w, Buffer& room,
+                      Context& context) {
+  at::Tensor y = room.shaped(x.scalar_type(), x.sizes());
+  if (context.seam.alone()) {
+    at::addmm_out(y, x, inner, w.value.t());
+    return y;
+  }
+  at::Tensor partial = context.narrow.shaped(x.scalar_type(), {inner.size(0), x.size(1)});
+  at::mm_out(partial, inner, w.value.t());
+  return at::add_out(y, x, context.seam.leave(partial));
 }
 
 kernels::Heads heads_of(const ModelConfig& config, Shape shape) {
@@ -75,16 +77,6 @@ at::Tensor by_token(const at::Tensor& by_heads, Shape shape) {
 
 at::ScalarType scalar_type(Dtype dtype) { return dtype == Dtype::f32 ? at::kFloat : at::kDouble; }
 
-at::Tensor Buffer::shaped(at::ScalarType type, at::IntArrayRef shape) {
-  std::int64_t numel = 1;
-  for (const auto length : shape) numel *= length;
-  if (!storage_.defined() || storage_.scalar_type() != type || storage_.numel() < numel) {
-    storage_ = at::Tensor();  // free first
-    storage_ = at::empty({numel}, type);
-  }
-  return storage_.narrow(0, 0, numel).view(shape);
-}
-
 Rotary make_rotary(const ModelConfig& config, at::ScalarType type) {
   const std::int64_t half = config.head_dim / 2;
   at::Tensor angle = at::empty({config.max_sequence, half}, at::kDouble);
@@ -99,32 +91,64 @@ Rotary make_rotary(const ModelConfig& config, at::ScalarType type) {
   return {.cosine = angle.cos().to(type), .sine = angle.sin().to(type)};
 }
 
-void Embedding::forward(const std::int64_t* tokens, Shape shape, at::Tensor& y) const {
-  with_type(y, [&](auto* type) {
-    kernels::embed(data(table.value, type), tokens, data(y, type), shape.tokens(), y.size(1));
-  });
+namespace {
+
+// Tokens or targets as rows of the part of the vocabulary that begins at `first`; negative: none of its rows.
+// What is negative already stays as it is.
+const std::int64_t* as_rows(const std::int64_t* ids, std::int64_t count, std::int64_t first,
+                            std::int64_t rows, Context& context) {
+  if (context.seam.alone()) return ids;
+  context.local.resize(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t row = ids[i] - first;
+    context.local[static_cast<std::size_t>(i)] = ids[i] < 0               ? ids[i]
+                                                 : row >= 0 && row < rows ? row
+                                                                          : kernels::kElsewhere;
+  }
+  return context.local.data();
+}
+
+}  // namespace
+
+void Embedding::forward(const std::int64_t* tokens, Shape shape, at::Tensor& y, Context& context) const {
+  const auto* rows = as_rows(tokens, shape.tokens(), first, table.value.size(0), context);
+  const auto embed = [&](const at::Tensor& into) {
+    with_type(into, [&](auto* type) {
+      kernels::embed(data(table.value, type), rows, data(into, type), shape.tokens(), into.size(1));
+    });
+  };
+  if (context.seam.alone()) {
+    embed(y);
+    return;
+  }
+  const at::Tensor partial = context.narrow.shaped(y.scalar_type(), {shape.tokens(), y.size(1)});
+  embed(partial);
+  y.copy_(context.seam.leave(partial));
 }
 
 void Embedding::backward(const std::int64_t* tokens, Shape shape, const at::Tensor& dy, bool fresh,
-                         Scratch& scratch) const {
+                         Context& context) const {
   const std::int64_t vocab = table.value.size(0);
-  scratch.order.resize(static_cast<std::size_t>(shape.tokens()));
-  scratch.first.resize(static_cast<std::size_t>(vocab) + 1);
-  with_type(dy, [&](auto* type) {
-    kernels::embed_backward(data(dy, type), tokens, data(table.gradient, type), fresh, scratch.order.data(),
-                            scratch.first.data(), shape.tokens(), dy.size(1), vocab);
+  context.order.resize(static_cast<std::size_t>(shape.tokens()));
+  context.first.resize(static_cast<std::size_t>(vocab) + 1);
+  const at::Tensor d = context.seam.enter(dy, shape.tokens(), context.entered);
+  const auto* rows = as_rows(tokens, shape.tokens(), first, vocab, context);
+  with_type(d, [&](auto* type) {
+    kernels::embed_backward(data(d, type), rows, data(table.gradient, type), fresh, context.order.data(),
+                            context.first.data(), shape.tokens(), d.size(1), vocab);
   });
 }
 
-at::Tensor Attention::forward(const at::Tensor& x, Shape shape, Saved& saved) const {
+at::Tensor Attention::forward(const at::Tensor& x, Shape shape, Saved& saved, Context& context) const {
   const auto type = x.scalar_type();
   const std::int64_t tokens = shape.tokens(), dim = config->head_dim, inner = config->query_width();
   const auto heads = heads_of(*config, shape);
   saved.x = x;
-  saved.normed = saved.normed_.shaped(type, {tokens, config->width});
-  saved.rstd = saved.rstd_.shaped(type, {tokens});
+  saved.rstd = saved.rstd_.shaped(type, {x.size(0)});
   saved.qkv = saved.qkv_.shaped(type, {tokens, heads.columns()});
-  norm_forward(*config, x, norm, saved.normed, saved.rstd);
+  const at::Tensor normed = saved.normed_.shaped(type, x.sizes());
+  norm_forward(*config, x, norm, normed, saved.rstd);
+  saved.normed = context.seam.enter(normed, tokens, saved.entered_);
   at::mm_out(saved.qkv, saved.normed, qkv.value.t());
   with_type(x, [&](auto* t) {
     kernels::rope(data(saved.qkv, t), data(rotary->cosine, t), data(rotary->sine, t), tokens, heads);
@@ -144,99 +168,142 @@ at::Tensor Attention::forward(const at::Tensor& x, Shape shape, Saved& saved) co
   }
   std::tie(saved.mixed, saved.logsumexp) =
       at::_scaled_dot_product_flash_attention_for_cpu(saved.q, saved.k, saved.v, 0.0, /*is_causal=*/true);
-  at::Tensor y = saved.y_.shaped(type, {tokens, config->width});
-  at::addmm_out(y, x, by_token(saved.mixed, shape), output.value.t());
-  return y;
+  return add_output(x, by_token(saved.mixed, shape), output, saved.y_, context);
 }
 
-void Attention::backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Scratch& scratch) const {
+void Attention::backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Context& context) const {
   const auto type = d.scalar_type();
   const std::int64_t tokens = shape.tokens(), inner = config->query_width();
   const auto heads = heads_of(*config, shape);
-  at::Tensor d_mixed = scratch.inner.shaped(type, {tokens, inner});
-  at::mm_out(d_mixed, d, output.value);
-  add_product(output.gradient, d.t(), by_token(saved.mixed, shape), fresh, scratch);
+  at::Tensor d_mixed = context.inner.shaped(type, {tokens, inner});
+  const at::Tensor dy = context.seam.enter(d, tokens, context.entered);
+  at::mm_out(d_mixed, dy, output.value);
+  add_product(output.gradient, dy.t(), by_token(saved.mixed, shape), fresh, context);
   const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       by_head(d_mixed, shape, 0, config->heads, config->head_dim), saved.q, saved.k, saved.v, saved.mixed,
       saved.logsumexp, 0.0, /*is_causal=*/true);
-  const at::Tensor d_qkv = scratch.wide.shaped(type, {tokens, heads.columns()});
+  const at::Tensor d_qkv = context.wide.shaped(type, {tokens, heads.columns()});
   const at::Tensor q_rows = by_token(dq, shape), k_rows = by_token(dk, shape), v_rows = by_token(dv, shape);
   with_type(d, [&](auto* t) {
     kernels::rope_backward(data(q_rows, t), data(k_rows, t), data(v_rows, t), data(rotary->cosine, t),
                            data(rotary->sine, t), data(d_qkv, t), tokens, heads);
   });
-  add_product(qkv.gradient, d_qkv.t(), saved.normed, fresh, scratch);
-  at::Tensor d_normed = scratch.narrow.shaped(type, {tokens, config->width});
+  add_product(qkv.gradient, d_qkv.t(), saved.normed, fresh, context);
+  at::Tensor d_normed = context.narrow.shaped(type, {tokens, config->width});
   at::mm_out(d_normed, d_qkv, qkv.value);
-  norm_backward(d_normed, saved.x, norm, saved.rstd, d, fresh, scratch);
+  norm_backward(context.seam.leave(d_normed), saved.x, norm, saved.rstd, d, fresh, context);
 }
 
-at::Tensor Mlp::forward(const at::Tensor& x, Shape shape, Saved& saved) const {
+at::Tensor Mlp::forward(const at::Tensor& x, Shape shape, Saved& saved, Context& context) const {
   const auto type = x.scalar_type();
   const std::int64_t tokens = shape.tokens();
   saved.x = x;
-  saved.normed = saved.normed_.shaped(type, {tokens, config->width});
-  saved.rstd = saved.rstd_.shaped(type, {tokens});
+  saved.rstd = saved.rstd_.shaped(type, {x.size(0)});
   saved.gate_up = saved.gate_up_.shaped(type, {tokens, 2 * config->ffn});
   saved.hidden = saved.hidden_.shaped(type, {tokens, config->ffn});
-  norm_forward(*config, x, norm, saved.normed, saved.rstd);
+  const at::Tensor normed = saved.normed_.shaped(type, x.sizes());
+  norm_forward(*config, x, norm, normed, saved.rstd);
+  saved.normed = context.seam.enter(normed, tokens, saved.entered_);
   at::mm_out(saved.gate_up, saved.normed, gate_up.value.t());
   with_type(x, [&](auto* t) {
     kernels::swiglu(data(saved.gate_up, t), data(saved.hidden, t), tokens, config->ffn);
   });
-  at::Tensor y = saved.y_.shaped(type, {tokens, config->width});
-  at::addmm_out(y, x, saved.hidden, down.value.t());
-  return y;
+  return add_output(x, saved.hidden, down, saved.y_, context);
 }
 
-void Mlp::backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Scratch& scratch) const {
+void Mlp::backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Context& context) const {
   const auto type = d.scalar_type();
   const std::int64_t tokens = shape.tokens();
-  at::Tensor d_hidden = scratch.inner.shaped(type, {tokens, config->ffn});
-  at::mm_out(d_hidden, d, down.value);
-  add_product(down.gradient, d.t(), saved.hidden, fresh, scratch);
-  const at::Tensor d_gate_up = scratch.wide.shaped(type, {tokens, 2 * config->ffn});
+  at::Tensor d_hidden = context.inner.shaped(type, {tokens, config->ffn});
+  const at::Tensor dy = context.seam.enter(d, tokens, context.entered);
+  at::mm_out(d_hidden, dy, down.value);
+  add_product(down.gradient, dy.t(), saved.hidden, fresh, context);
+  const at::Tensor d_gate_up = context.wide.shaped(type, {tokens, 2 * config->ffn});
   with_type(d, [&](auto* t) {
     kernels::swiglu_backward(data(d_hidden, t), data(saved.gate_up, t), data(d_gate_up, t), tokens,
                              config->ffn);
   });
-  add_product(gate_up.gradient, d_gate_up.t(), saved.normed, fresh, scratch);
-  at::Tensor d_normed = scratch.narrow.shaped(type, {tokens, config->width});
+  add_product(gate_up.gradient, d_gate_up.t(), saved.normed, fresh, context);
+  at::Tensor d_normed = context.narrow.shaped(type, {tokens, config->width});
   at::mm_out(d_normed, d_gate_up, gate_up.value);
-  norm_backward(d_normed, saved.x, norm, saved.rstd, d, fresh, scratch);
+  norm_backward(context.seam.leave(d_normed), saved.x, norm, saved.rstd, d, fresh, context);
 }
 
-double Head::loss(const at::Tensor& x, const std::int64_t* targets, Saved& saved, at::Tensor* dx, bool fresh,
-                  Scratch& scratch) const {
+namespace {
+
+// The loss of `count` tokens from this part's logits and the other parts' sums; with `gradient`, logits
+// become its gradient, as kernels::cross_entropy() does it alone.
+void cut_cross_entropy(const at::Tensor& logits, const std::int64_t* rows, double* losses, std::int64_t count,
+                       bool gradient, Context& context) {
+  const std::int64_t vocab = logits.size(1);
+  context.mine.resize(static_cast<std::size_t>(3 * count));
+  double* greatest =
+      context.mine.data();  // of the part; then the sum of exponentials; then the target's logit
+  with_type(logits, [&](auto* t) {
+    kernels::softmax_parts(data(logits, t), rows, greatest, greatest + count, greatest + 2 * count, count,
+                           vocab);
+  });
+  context.seam.gather(context.mine, context.all);
+  const int parts = context.seam.size();
+  const auto of = [&](int part, int what, std::int64_t token) {
+    return context.all[static_cast<std::size_t>((part * 3 + what) * count + token)];
+  };
+  for (std::int64_t token = 0; token < count; ++token) {
+    double most = of(0, 0, token), sum = 0, wanted = 0;
+    for (int part = 1; part < parts; ++part) most = std::max(most, of(part, 0, token));
+    for (int part = 0; part < parts; ++part) {
+      sum += of(part, 1, token) * std::exp(of(part, 0, token) - most);
+      wanted += of(part, 2, token);
+    }
+    losses[token] = rows[token] == kIgnored ? 0 : std::log(sum) - (wanted - most);
+    greatest[token] = most;
+    greatest[count + token] = sum;
+  }
+  if (!gradient) return;
+  with_type(logits, [&](auto* t) {
+    kernels::softmax_gradient(data(logits, t), rows, greatest, greatest + count, count, vocab);
+  });
+}
+
+}  // namespace
+
+double Head::loss(const at::Tensor& x, Shape shape, const std::int64_t* targets, Saved& saved, at::Tensor* dx,
+                  bool fresh, Context& context) const {
   const auto type = x.scalar_type();
-  const std::int64_t tokens = x.size(0), vocab = output.value.size(0);
-  const at::Tensor normed = saved.normed_.shaped(type, {tokens, config->width});
-  const at::Tensor rstd = saved.rstd_.shaped(type, {tokens});
-  const at::Tensor d_normed = scratch.narrow.shaped(type, {tokens, config->width});
-  norm_forward(*config, x, norm, normed, rstd);
-  scratch.losses.assign(static_cast<std::size_t>(tokens), 0.0);
+  const std::int64_t tokens = shape.tokens(), vocab = output.value.size(0);
+  const at::Tensor rstd = saved.rstd_.shaped(type, {x.size(0)});
+  const at::Tensor mine = saved.normed_.shaped(type, x.sizes());
+  norm_forward(*config, x, norm, mine, rstd);
+  const at::Tensor normed = context.seam.enter(mine, tokens, saved.entered_);
+  const at::Tensor d_normed = context.narrow.shaped(type, {tokens, config->width});
+  const auto* rows = as_rows(targets, tokens, first, vocab, context);
+  context.losses.assign(static_cast<std::size_t>(tokens), 0.0);
 
   const std::int64_t row_bytes = vocab * static_cast<std::int64_t>(x.element_size());
   const std::int64_t chunk = std::max<std::int64_t>(logit_bytes_max / row_bytes / 16 * 16, 16);
   for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
     const std::int64_t count = std::min(chunk, tokens - begin);
     at::Tensor out = saved.logits_.shaped(type, {count, vocab});
+    double* losses = context.losses.data() + begin;
     at::mm_out(out, normed.narrow(0, begin, count), output.value.t());
-    with_type(x, [&](auto* t) {
-      kernels::cross_entropy(data(out, t), targets + begin, scratch.losses.data() + begin, count, vocab,
-                             dx != nullptr);
-    });
+    if (context.seam.alone()) {
+      with_type(x, [&](auto* t) {
+        kernels::cross_entropy(data(out, t), rows + begin, losses, count, vocab, dx != nullptr);
+      });
+    } else {
+      cut_cross_entropy(out, rows + begin, losses, count, dx != nullptr, context);
+    }
     if (dx == nullptr) continue;
-    add_product(output.gradient, out.t(), normed.narrow(0, begin, count), fresh && begin == 0, scratch);
+    add_product(output.gradient, out.t(), normed.narrow(0, begin, count), fresh && begin == 0, context);
     at::Tensor part = d_normed.narrow(0, begin, count);
     at::mm_out(part, out, output.value);
   }
   if (dx != nullptr) {
     dx->zero_();
-    norm_backward(d_normed, x, norm, rstd, *dx, fresh, scratch);
+    norm_backward(context.seam.leave(d_normed), x, norm, rstd, *dx, fresh, context);
   }
   double sum = 0;
-  for (const double loss : scratch.losses) sum += loss;
+  for (const double loss : context.losses) sum += loss;
   return sum;
 }
 

@@ -6,16 +6,19 @@
 //   Mlp          RMSNorm, gate|up, SwiGLU, down, residual
 //   Head         RMSNorm, logits, loss and its gradient
 //
-// T = rows x sequence tokens, W = width. Blocks hold views of the flat buffers and no state; what a forward
-// leaves for its backward is in Saved, owned by the caller (activation checkpointing drops it and calls
-// forward again). Gradients: `fresh` overwrites, otherwise g += its own, computed apart first, so that
-// micro-batches on one rank and on many sum in the same way. Called under NoGradGuard, by one thread at a
-// time per Scratch.
+// T = rows x sequence tokens, W = width. Under tensor parallelism a block has its part of the heads, of the
+// inner width and of the vocabulary, and meets the other parts at the seam (seam.h); under sequence
+// parallelism x, y and their gradients have this rank's rows only. Blocks hold views of the flat buffers and
+// no state; what a forward leaves for its backward is in Saved, owned by the caller (activation checkpointing
+// drops it and calls forward again). Gradients: `fresh` overwrites, otherwise g += its own, computed apart
+// first, so that micro-batches on one rank and on many sum in the same way. Called under NoGradGuard, by one
+// thread at a time per Context.
 #pragma once
 
 #include <vector>
 
 #include "train/model/detail/kernels.h"
+#include "train/model/detail/seam.h"
 #include "train/model/flat_buffer.h"
 #include "train/model/params.h"
 #include "train/tensor.h"
@@ -23,15 +26,6 @@
 namespace muster::train::detail {
 
 at::ScalarType scalar_type(Dtype dtype);
-
-// Memory that grows to the largest shape asked for and is then reused: no page faults in the steady state.
-class Buffer {
- public:
-  at::Tensor shaped(at::ScalarType type, at::IntArrayRef shape);
-
- private:
-  at::Tensor storage_;
-};
 
 struct Weight {
   at::Tensor value;
@@ -45,15 +39,19 @@ struct Shape {
   std::int64_t tokens() const { return rows * sequence; }
 };
 
-// Work space shared by all blocks of a model; contents do not outlive a call.
-struct Scratch {
+// What all blocks of a model share: the tensor-parallel seam, and work space whose content does not outlive a
+// call.
+struct Context {
+  Seam seam;
   Buffer product;                          // a weight gradient before it is added
   Buffer narrow;                           // [T, W]
   Buffer wide;                             // the widest activation gradient of the block
   Buffer inner;                            // attention: [T, H D]; MLP: [T, F]
+  Buffer entered;                          // [T, W], the gradient inside the seam
   Buffer partial;                          // RMSNorm weight gradients
   std::vector<std::int64_t> order, first;  // embedding: tokens by row
-  std::vector<double> losses;
+  std::vector<std::int64_t> local;         // tokens or targets as rows of the vocabulary's part
+  std::vector<double> losses, mine, all;
 };
 
 // cos and sin of position * theta^(-2i / D), [max_sequence, D / 2], computed in fp64.
@@ -63,11 +61,12 @@ struct Rotary {
 Rotary make_rotary(const ModelConfig& config, at::ScalarType type);
 
 struct Embedding {
-  Weight table;
+  Weight table;  // rows [first, first + table.value.size(0)) of the vocabulary
+  std::int64_t first = 0;
 
-  void forward(const std::int64_t* tokens, Shape shape, at::Tensor& y) const;
+  void forward(const std::int64_t* tokens, Shape shape, at::Tensor& y, Context& context) const;
   void backward(const std::int64_t* tokens, Shape shape, const at::Tensor& dy, bool fresh,
-                Scratch& scratch) const;
+                Context& context) const;
 };
 
 struct Attention {
@@ -77,13 +76,13 @@ struct Attention {
 
   struct Saved {
     at::Tensor x;  // the input, owned by the block before
-    Buffer normed_, rstd_, qkv_, k_, v_, y_;
+    Buffer normed_, rstd_, entered_, qkv_, k_, v_, y_;
     at::Tensor normed, rstd, qkv, q, k, v;  // q, k, v: [rows, H, sequence, D]
     at::Tensor mixed, logsumexp;            // mixed: [rows, H, sequence, D], stored token-major
   };
-  at::Tensor forward(const at::Tensor& x, Shape shape, Saved& saved) const;
+  at::Tensor forward(const at::Tensor& x, Shape shape, Saved& saved, Context& context) const;
   // d: dy on entry, dx on return.
-  void backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Scratch& scratch) const;
+  void backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Context& context) const;
 };
 
 struct Mlp {
@@ -92,25 +91,28 @@ struct Mlp {
 
   struct Saved {
     at::Tensor x;
-    Buffer normed_, rstd_, gate_up_, hidden_, y_;
+    Buffer normed_, rstd_, entered_, gate_up_, hidden_, y_;
     at::Tensor normed, rstd, gate_up, hidden;
   };
-  at::Tensor forward(const at::Tensor& x, Shape shape, Saved& saved) const;
-  void backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Scratch& scratch) const;
+  at::Tensor forward(const at::Tensor& x, Shape shape, Saved& saved, Context& context) const;
+  void backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Context& context) const;
 };
 
 struct Head {
   const ModelConfig* config;
-  Weight norm, output;
+  Weight norm, output;  // output: rows [first, first + output.value.size(0)) of the vocabulary
+  std::int64_t first = 0;
   std::int64_t logit_bytes_max = std::int64_t{64} << 20;  // of one chunk
 
   struct Saved {
-    Buffer normed_, rstd_, logits_;
+    Buffer normed_, rstd_, logits_, entered_;
   };
   // Sum of the token losses. With dx (shape of x) also all gradients, chunk by chunk, so that the logits of a
-  // large vocabulary never stand in memory at once; backward is therefore not a call of its own.
-  double loss(const at::Tensor& x, const std::int64_t* targets, Saved& saved, at::Tensor* dx, bool fresh,
-              Scratch& scratch) const;
+  // large vocabulary never stand in memory at once; backward is therefore not a call of its own. `shape`, and
+  // the targets, are of the whole micro-batch. The same loss on every tensor-parallel rank.
+  double loss(const at::Tensor& x, Shape shape, const std::int64_t* targets, Saved& saved, at::Tensor* dx,
+              bool fresh, Context& context) const;
+  // For one rank: [T, vocabulary].
   at::Tensor logits(const at::Tensor& x, Saved& saved) const;
 };
 

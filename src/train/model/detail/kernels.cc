@@ -213,6 +213,29 @@ MUSTER_INLINE void entropy_rows(T* logits, const Index* target, double* loss, In
   }
 }
 
+template <typename T>
+MUSTER_INLINE void part_row(const T* x, Index target, double* greatest, double* sum, double* wanted,
+                            Index vocab) {
+  T most = x[0];
+#pragma omp simd reduction(max : most)
+  for (Index i = 0; i < vocab; ++i) most = x[i] > most ? x[i] : most;
+  T total = 0;
+#pragma omp simd reduction(+ : total)
+  for (Index i = 0; i < vocab; ++i) total += fast_exp(x[i] - most);
+  *greatest = static_cast<double>(most);
+  *sum = static_cast<double>(total);
+  *wanted = target >= 0 ? static_cast<double>(x[target]) : 0;
+}
+
+template <typename T>
+MUSTER_INLINE void gradient_row(T* x, Index target, double greatest, double sum, Index vocab) {
+  const T most = static_cast<T>(greatest);
+  const T inverse = static_cast<T>(1 / sum);
+  MUSTER_SIMD
+  for (Index i = 0; i < vocab; ++i) x[i] = fast_exp(x[i] - most) * inverse;
+  if (target >= 0) x[target] -= T{1};
+}
+
 // The clones, for both types.
 #define MUSTER_KERNELS(T)                                                                                    \
   MUSTER_CLONES void run_rms(const T* x, const T* w, T* y, T* r, Index rows, Index width, double eps) {      \
@@ -236,6 +259,13 @@ MUSTER_INLINE void entropy_rows(T* logits, const Index* target, double* loss, In
   MUSTER_CLONES void run_entropy(T* x, const Index* target, double* loss, Index rows, Index vocab,           \
                                  bool gradient) {                                                            \
     entropy_rows(x, target, loss, rows, vocab, gradient);                                                    \
+  }                                                                                                          \
+  MUSTER_CLONES void run_part(const T* x, Index target, double* greatest, double* sum, double* wanted,       \
+                              Index vocab) {                                                                 \
+    part_row(x, target, greatest, sum, wanted, vocab);                                                       \
+  }                                                                                                          \
+  MUSTER_CLONES void run_gradient(T* x, Index target, double greatest, double sum, Index vocab) {            \
+    gradient_row(x, target, greatest, sum, vocab);                                                           \
   }
 MUSTER_KERNELS(float)
 MUSTER_KERNELS(double)
@@ -265,6 +295,10 @@ void rms_norm_backward(const T* dy, const T* x, const T* w, const T* rstd, T* dx
                    std::min(kPartialRows, tokens - t), width);
     }
   });
+  if (parts == 0) {
+    if (fresh) std::fill(dw, dw + width, T{0});
+    return;
+  }
   for (Index p = 1; p < parts; ++p) {
     for (Index i = 0; i < width; ++i) partial[i] += partial[p * width + i];
   }
@@ -323,9 +357,39 @@ void cross_entropy(T* logits, const Index* target, double* loss, Index tokens, I
 }
 
 template <typename T>
+void softmax_parts(const T* logits, const Index* target, double* greatest, double* sum, double* wanted,
+                   Index tokens, Index vocab) {
+  at::parallel_for(0, tokens, kGrain, [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t)
+      run_part(logits + t * vocab, target[t], greatest + t, sum + t, wanted + t, vocab);
+  });
+}
+
+template <typename T>
+void softmax_gradient(T* logits, const Index* target, const double* greatest, const double* sum, Index tokens,
+                      Index vocab) {
+  at::parallel_for(0, tokens, kGrain, [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t) {
+      T* x = logits + t * vocab;
+      if (target[t] == -1) {
+        std::memset(x, 0, static_cast<std::size_t>(vocab) * sizeof(T));
+      } else {
+        run_gradient(x, target[t], greatest[t], sum[t], vocab);
+      }
+    }
+  });
+}
+
+template <typename T>
 void embed(const T* table, const Index* token, T* y, Index tokens, Index width) {
   const std::size_t bytes = static_cast<std::size_t>(width) * sizeof(T);
-  for (Index t = 0; t < tokens; ++t) std::memcpy(y + t * width, table + token[t] * width, bytes);
+  for (Index t = 0; t < tokens; ++t) {
+    if (token[t] >= 0) {
+      std::memcpy(y + t * width, table + token[t] * width, bytes);
+    } else {
+      std::memset(y + t * width, 0, bytes);
+    }
+  }
 }
 
 template <typename T>
@@ -333,9 +397,13 @@ void embed_backward(const T* dy, const Index* token, T* g, bool fresh, Index* or
                     Index tokens, Index width, Index vocab) {
   // Counting sort: order[first[v] .. first[v + 1]) are the tokens of row v, in token order.
   std::fill(first, first + vocab + 1, Index{0});
-  for (Index t = 0; t < tokens; ++t) ++first[token[t] + 1];
+  for (Index t = 0; t < tokens; ++t) {
+    if (token[t] >= 0) ++first[token[t] + 1];
+  }
   for (Index v = 0; v < vocab; ++v) first[v + 1] += first[v];
-  for (Index t = 0; t < tokens; ++t) order[first[token[t]]++] = t;
+  for (Index t = 0; t < tokens; ++t) {
+    if (token[t] >= 0) order[first[token[t]]++] = t;
+  }
   for (Index v = vocab; v > 0; --v) first[v] = first[v - 1];
   first[0] = 0;
   at::parallel_for(0, vocab, 256, [&](Index begin, Index end) {
@@ -364,6 +432,8 @@ void embed_backward(const T* dy, const Index* token, T* g, bool fresh, Index* or
   template void swiglu<T>(const T*, T*, Index, Index);                                                       \
   template void swiglu_backward<T>(const T*, const T*, T*, Index, Index);                                    \
   template void cross_entropy<T>(T*, const Index*, double*, Index, Index, bool);                             \
+  template void softmax_parts<T>(const T*, const Index*, double*, double*, double*, Index, Index);           \
+  template void softmax_gradient<T>(T*, const Index*, const double*, const double*, Index, Index);           \
   template void embed<T>(const T*, const Index*, T*, Index, Index);                                          \
   template void embed_backward<T>(const T*, const Index*, T*, bool, Index*, Index*, Index, Index, Index);
 MUSTER_INSTANTIATE(float)

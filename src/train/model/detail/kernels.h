@@ -57,12 +57,26 @@ void swiglu_backward(const T* dh, const T* gu, T* dgu, Index tokens, Index ffn);
 template <typename T>
 void cross_entropy(T* logits, const Index* target, double* loss, Index tokens, Index vocab, bool gradient);
 
-// y[t] = table[token[t]].
+// A target, or a token, that belongs to another part of a cut vocabulary.
+inline constexpr Index kElsewhere = -2;
+
+// cross_entropy where each rank has some columns of the logits, in two steps. First, of every token: the
+// greatest logit, the sum of exp(logit - greatest), and the target's logit, 0 if it is not here.
+template <typename T>
+void softmax_parts(const T* logits, const Index* target, double* greatest, double* sum, double* wanted,
+                   Index tokens, Index vocab);
+// Then, with the greatest logit and the sum over all columns: logits become softmax - onehot (0 for an
+// ignored target, -1).
+template <typename T>
+void softmax_gradient(T* logits, const Index* target, const double* greatest, const double* sum, Index tokens,
+                      Index vocab);
+
+// y[t] = table[token[t]], 0 where the token is negative.
 template <typename T>
 void embed(const T* table, const Index* token, T* y, Index tokens, Index width);
 
-// g[row] (+)= sum over the tokens of that row, in token order. `fresh`: all other rows become 0.
-// order: scratch of T; first: scratch of vocab + 1.
+// g[row] (+)= sum over the tokens of that row, in token order; negative tokens have none. `fresh`: all other
+// rows become 0. order: scratch of T; first: scratch of vocab + 1.
 template <typename T>
 void embed_backward(const T* dy, const Index* token, T* g, bool fresh, Index* order, Index* first,
                     Index tokens, Index width, Index vocab);

@@ -10,7 +10,7 @@
 namespace muster::train {
 
 struct Model::Detail {
-  Detail(const ModelConfig& config, Dtype type);
+  Detail(const ModelConfig& config, Dtype type, const TensorParallel& tensor_parallel);
   Detail(const Detail&) = delete;
   Detail& operator=(const Detail&) = delete;
 
@@ -32,9 +32,9 @@ struct Model::Detail {
   detail::Head head;
   detail::Head::Saved head_saved;
   detail::Buffer embedded, stream;
-  detail::Scratch scratch;
+  detail::Context context;
 
-  // The residual stream behind the last layer.
+  // The residual stream behind the last layer; this rank's rows of it.
   at::Tensor forward(const std::int64_t* tokens, detail::Shape shape);
 };
 

@@ -1,0 +1,90 @@
+#include "train/model/detail/seam.h"
+
+#include "base/assert.h"
+#include "train/model/detail/types.h"
+
+namespace muster::train::detail {
+namespace {
+
+template <typename T>
+std::span<T> elements(const at::Tensor& tensor, T* /*type*/) {
+  return {tensor.mutable_data_ptr<T>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+}  // namespace
+
+at::Tensor Buffer::shaped(at::ScalarType type, at::IntArrayRef shape) {
+  std::int64_t numel = 1;
+  for (const auto length : shape) numel *= length;
+  if (!storage_.defined() || storage_.scalar_type() != type || storage_.numel() < numel) {
+    storage_ = at::Tensor();  // free first
+    storage_ = at::empty({numel}, type);
+  }
+  return storage_.narrow(0, 0, numel).view(shape);
+}
+
+Seam::Seam(Comm* group, bool sequence_parallel)
+    : group_(group), sequence_parallel_(sequence_parallel && group != nullptr && group->size() > 1) {}
+
+Range Seam::rows(std::int64_t tokens) const {
+  return sequence_parallel_ ? part_of(tokens, rank(), size()) : Range{0, tokens};
+}
+
+std::vector<Range> Seam::parts(std::int64_t rows, std::int64_t width) const {
+  std::vector<Range> parts;
+  for (int r = 0; r < size(); ++r) {
+    const Range part = part_of(rows, r, size());
+    parts.push_back({part.begin * width, part.end * width});
+  }
+  return parts;
+}
+
+at::Tensor Seam::enter(const at::Tensor& mine, std::int64_t tokens, Buffer& room) {
+  if (!sequence_parallel_) return mine;
+  at::Tensor all = room.shaped(mine.scalar_type(), {tokens, mine.size(1)});
+  const Range own = rows(tokens);
+  all.narrow(0, own.begin, own.size()).copy_(mine);
+  if (!status_) return all;
+  with_type(all, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    status_ = group_->all_gather<T>(elements(all, type), parts(tokens, mine.size(1)));
+  });
+  return all;
+}
+
+at::Tensor Seam::leave(const at::Tensor& partial) {
+  if (alone()) return partial;
+  if (!sequence_parallel_) {
+    sum(partial);
+    return partial;
+  }
+  const std::int64_t tokens = partial.size(0);
+  const Range own = rows(tokens);
+  if (status_) {
+    with_type(partial, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      status_ = group_->reduce_scatter<T>(elements(partial, type), parts(tokens, partial.size(1)));
+    });
+  }
+  return partial.narrow(0, own.begin, own.size());
+}
+
+void Seam::sum(const at::Tensor& values) {
+  if (alone() || !status_) return;
+  MUSTER_ASSERT(values.is_contiguous());
+  with_type(values, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    status_ = group_->all_reduce<T>(elements(values, type));
+  });
+}
+
+void Seam::gather(std::span<const double> mine, std::vector<double>& all) {
+  all.resize(mine.size() * static_cast<std::size_t>(size()));
+  if (alone()) {
+    std::copy(mine.begin(), mine.end(), all.begin());
+  } else if (status_) {
+    status_ = group_->all_gather<double>(mine, all);
+  }
+}
+
+}  // namespace muster::train::detail
