@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
@@ -24,8 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kStartMax{30};
 constexpr std::chrono::milliseconds kServicePoll{20};
+constexpr std::size_t kSaidMax = 64 << 10;  // bytes of what a musterd that starts says
 constexpr Millis kNowGrace{2'000};
 constexpr Millis kStopAllMax{900'000};
 constexpr Millis kStopAllSay{10'000};  // between two lines of progress
@@ -33,11 +35,14 @@ constexpr Millis kStopAllPoll{200};
 
 std::string own_folder() { return fs::read_symlink("/proc/self/exe").parent_path().string(); }
 
+bool is_free(const data::DataDirectory& directory) {
+  const auto lock = directory.lock();
+  return lock || lock.error().code != ErrorCode::failed_precondition;
+}
+
 // The musterd that serves the directory: it holds the lock, to its very end (a zombie does not).
 std::optional<int> running_musterd(const data::DataDirectory& directory) {
-  const auto lock = directory.lock();
-  if (lock || lock.error().code != ErrorCode::failed_precondition) return std::nullopt;
-  return directory.pid();
+  return is_free(directory) ? std::nullopt : directory.pid();
 }
 
 bool wait_until(std::chrono::milliseconds longest, const std::function<bool()>& done) {
@@ -95,43 +100,98 @@ void print_isolation(const Endpoint& endpoint) {
   for (const auto& line : list("not_isolated")) std::cout << "Missing   " << line << "\n";
 }
 
-// Starts musterd in a session of its own; answers its pid. What it says before it answers goes to `output`.
-Result<int> spawn(const std::vector<std::string>& command, const std::string& output) {
+bool answers(const data::DataDirectory& directory) {
+  const auto endpoint = endpoint_of(directory);
+  auto client = endpoint ? Client::create(*endpoint) : tl::unexpected(endpoint.error());
+  return client && client->healthy();
+}
+
+// The musterd that serves the directory, once it answers; nullopt when none does. A held lock alone does not
+// tell: one that was just killed keeps it a moment longer, one that starts has it already.
+Result<std::optional<int>> await_serving(const data::DataDirectory& directory, Millis longest) {
+  std::optional<int> serving;
+  const bool settled = wait_until(longest, [&] {
+    if (is_free(directory)) return true;
+    serving = answers(directory) ? running_musterd(directory) : std::nullopt;
+    return serving.has_value();
+  });
+  if (settled) return serving;
+  const auto pid = directory.pid();
+  return fail(ErrorCode::timeout, "a musterd" + (pid ? " (process " + std::to_string(*pid) + ")" : "") +
+                                      " holds " + directory.path() + " and has not answered for " +
+                                      format_duration(longest) + "; see " + directory.log_file() +
+                                      ", or end it with: " + command_of(directory.path()) + " down --now");
+}
+
+// Where a musterd that starts says what is wrong: musterd.start, or memory when the disk has no room for it.
+Result<UniqueFd> open_output(const std::string& path) {
+  auto file = open_file(path, O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600);
+  if (file && ::fallocate(file->get(), FALLOC_FL_KEEP_SIZE, 0, kSaidMax) == 0) return file;
+  if (file && errno == EOPNOTSUPP) return file;
+  UniqueFd memory(::memfd_create("musterd.start", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory) return fail_errno("memfd_create");
+  if (::ftruncate(memory.get(), kSaidMax) != 0 || ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_GROW) != 0)
+    return fail_errno("size of memory for what musterd says");
+  return memory;
+}
+
+std::string read_output(int output) {
+  std::string said(kSaidMax, '\0');
+  const auto length = ::pread(output, said.data(), said.size(), 0);
+  said.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
+  said.resize(std::min(said.size(), said.find('\0')));  // memory is as long as it may become
+  auto text = std::string(trim(said));
+  constexpr std::string_view kName = "musterd: ";
+  return text.starts_with(kName) ? text.substr(kName.size()) : text;
+}
+
+// Starts musterd in a session of its own; answers its pid.
+Result<int> spawn(const std::vector<std::string>& command, int output) {
   const int pid = ::fork();
   if (pid < 0) return fail_errno("fork");
   if (pid == 0) {
     ::setsid();
-    const int log = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     ::dup2(null, 0);
-    ::dup2(log, 1);
-    ::dup2(log, 2);
+    ::dup2(output, 1);
+    ::dup2(output, 2);
     become(command);
   }
   return pid;
 }
 
+// Why a musterd with wait status `status` ended before it served.
+Error start_failure(int status, std::string said, const std::string& log_file) {
+  if (WIFSIGNALED(status)) {
+    const auto signal = WTERMSIG(status);
+    return {ErrorCode::internal, "musterd was killed by signal " + std::to_string(signal) + " (" +
+                                     ::strsignal(signal) + ") while it started" +
+                                     (said.empty() ? "; see " + log_file : ": " + said)};
+  }
+  const auto code = WEXITSTATUS(status);
+  if (said.empty()) {
+    said = "musterd ended with exit code " + std::to_string(code) +
+           " while it started and said nothing; see " + log_file;
+  }
+  return {code == kUsage ? ErrorCode::invalid_argument : ErrorCode::internal, std::move(said)};
+}
+
 int up_detached(const Common& common, const UpOptions& options, const data::DataDirectory& directory) {
-  const auto output = directory.path() + "/musterd.start";
-  const auto pid = spawn(musterd_command(common, options), output);
+  const auto output = open_output(directory.path() + "/musterd.start");
+  if (!output) return print_error(output.error());
+  const auto pid = spawn(musterd_command(common, options), output->get());
   if (!pid) return print_error(pid.error());
   bool ended = false;
   int status = 0;
-  const bool answers = wait_until(kStartMax, [&] {
+  const bool served = wait_until(options.start_max, [&] {
     ended = ::waitpid(*pid, &status, WNOHANG) == *pid;
-    if (ended) return true;
-    if (directory.pid() != *pid) return false;
-    const auto endpoint = endpoint_of(directory);
-    auto client = endpoint ? Client::create(*endpoint) : fail(ErrorCode::not_found, "");
-    return client && client->healthy();
+    return ended || (directory.pid() == *pid && answers(directory));
   });
-  if (ended || !answers) {
-    auto said = std::string(trim(read_file(output).value_or("")));
-    constexpr std::string_view kName = "musterd: ";
-    if (said.rfind(kName, 0) == 0) said = said.substr(kName.size());
-    const bool usage = ended && WIFEXITED(status) && WEXITSTATUS(status) == kUsage;
-    return print_error({usage ? ErrorCode::invalid_argument : ErrorCode::internal,
-                        ended ? said : "musterd did not answer within 30 s; see " + directory.log_file()});
+  if (ended) return print_error(start_failure(status, read_output(output->get()), directory.log_file()));
+  if (!served) {
+    return print_error(
+        {ErrorCode::internal, "musterd (process " + std::to_string(*pid) + ") did not answer within " +
+                                  format_duration(options.start_max) + "; see " + directory.log_file()});
   }
   print_service(common, directory.endpoint().value_or(""), "Serving  ");
   if (const auto endpoint = endpoint_of(directory); endpoint && !common.as_json) print_isolation(*endpoint);
@@ -143,9 +203,11 @@ int up_detached(const Common& common, const UpOptions& options, const data::Data
 int up(const Common& common, const UpOptions& options) {
   const auto directory = data::DataDirectory::open_or_create(common.data);
   if (!directory) return print_error(directory.error());
-  if (const auto pid = running_musterd(*directory)) {
+  const auto serving = await_serving(*directory, options.start_max);
+  if (!serving) return print_error(serving.error());
+  if (*serving) {
     print_service(common, directory->endpoint().value_or("?"),
-                  "Already serving (process " + std::to_string(*pid) + ")");
+                  "Already serving (process " + std::to_string(**serving) + ")");
     return kOk;
   }
   if (options.detach) return up_detached(common, options, *directory);

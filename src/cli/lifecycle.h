@@ -15,9 +15,10 @@ struct UpOptions {
   int nodes = 0;  // 0: as configured
   bool detach = false;
   bool insecure = false;
+  Millis start_max{30'000};  // how long a musterd may take until it answers
 };
 // Foreground: becomes musterd. Detached: starts it and waits until it answers. A service that already runs is
-// left as it is.
+// left as it is; one that holds the directory and does not answer is an error.
 int up(const Common& common, const UpOptions& options);
 
 struct DownOptions {

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "cli/output.h"
@@ -137,6 +138,48 @@ TEST_F(DownTest, StopJobsStopsThem) {
   EXPECT_EQ(down_with({.stop_jobs = true}, service), kOk);
   EXPECT_EQ(service.stopped(), std::vector<std::string>{"late"});
   EXPECT_EQ(musterd_.end(), SIGTERM);
+}
+
+class UpTest : public ::testing::Test {
+ protected:
+  // Exit code and what it said to stderr. There is no musterd beside the test: to start one is an error.
+  std::pair<int, std::string> up_with(Millis start_max) {
+    testing::internal::CaptureStderr();
+    const auto code = up({.data = directory_.path()}, {.detach = true, .start_max = start_max});
+    return {code, testing::internal::GetCapturedStderr()};
+  }
+  TempDir folder_;
+  data::DataDirectory directory_ = data::DataDirectory::open_or_create(folder_ / "data").value();
+};
+
+TEST_F(UpTest, AHolderThatDoesNotAnswerIsNamed) {
+  Holder musterd(directory_);
+  const auto [code, said] = up_with(Millis{60});
+  EXPECT_EQ(code, kUnavailable);
+  EXPECT_NE(said.find("(process " + std::to_string(*directory_.pid()) + ") holds " + directory_.path()),
+            std::string::npos)
+      << said;
+  EXPECT_NE(said.find(" down --now"), std::string::npos) << said;
+}
+
+// One that was killed holds the lock for a moment more; it does not serve.
+TEST_F(UpTest, AHolderThatGoesIsReplaced) {
+  Holder musterd(directory_);
+  std::jthread killer([&] {
+    std::this_thread::sleep_for(Millis{60});
+    musterd.end();
+  });
+  const auto [code, said] = up_with(Millis{20'000});
+  EXPECT_EQ(code, kFailed);
+  EXPECT_NE(said.find("cannot start "), std::string::npos) << said;
+}
+
+// What it says finds no room in the data directory.
+TEST_F(UpTest, AStartThatFailsOnAFullDiskSaysWhy) {
+  ASSERT_EQ(::symlink("/dev/full", (directory_.path() + "/musterd.start").c_str()), 0);
+  const auto [code, said] = up_with(Millis{20'000});
+  EXPECT_EQ(code, kFailed);
+  EXPECT_NE(said.find("cannot start "), std::string::npos) << said;
 }
 
 }  // namespace
