@@ -2,8 +2,8 @@
 //
 // Order of construction is order of dependency: the stores, the service, what answers requests. The end goes
 // service first, so that the requests that wait for it (long polls, commits) are answered `unavailable`; then
-// the server, which lets them go out; the stores come last, when nothing uses them any more. SIGTERM and
-// SIGINT end musterd and leave jobs running.
+// the server, which lets them go out; the stores come last, when nothing uses them any more. SIGTERM,
+// SIGINT and SIGHUP end musterd and leave jobs running.
 #include <signal.h>
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -13,6 +13,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 
@@ -127,14 +128,17 @@ std::string runner_program() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path().string() + "/muster-runner";
 }
 
-// Blocks SIGTERM and SIGINT in this and every later thread; returns a descriptor on which they arrive.
+// Blocks the signals that end musterd, in this and every later thread; returns a descriptor on which they
+// arrive. SIGHUP, of a terminal that closes, is one of them, unless it was to be ignored (nohup).
 UniqueFd stop_signals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  struct sigaction hangup {};
+  if (::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
+  for (const int meaningless : {SIGPIPE, SIGUSR1, SIGUSR2}) ::signal(meaningless, SIG_IGN);
   return UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC));
 }
 
@@ -204,7 +208,7 @@ Result<void> serve(const Arguments& arguments) {
   signalfd_siginfo info{};
   while (::read(signals.get(), &info, sizeof info) < 0 && errno == EINTR) {
   }
-  spdlog::info("stopping on {}; jobs keep running", info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
+  spdlog::info("stopping on SIG{}; jobs keep running", ::sigabbrev_np(static_cast<int>(info.ssi_signo)));
   service->shut_down();
   server->stop(kStopGrace);
   door.set(nullptr);
