@@ -148,6 +148,7 @@ Result<void> serve(const Arguments& arguments) {
   MUSTER_TRY(const auto lock, directory.lock());
   MUSTER_CHECK(directory.write_pid(::getpid()));
   set_up_log(directory.log_file());
+  MUSTER_CHECK(directory.check_complete());
   MUSTER_TRY(auto config, load_config(directory.configuration()));
   MUSTER_CHECK(directory.write_region(config.region));
   if (arguments.nodes != 0) config.nodes = arguments.nodes;
@@ -183,6 +184,7 @@ Result<void> serve(const Arguments& arguments) {
   };
   MUSTER_TRY(const auto service, service::start({*store, *engine, *logs, keyring, clock}, options));
   MUSTER_CHECK(ensure_root_key(*service, keyring, directory, clock));
+  MUSTER_CHECK(directory.write_created());
   settle_killed(*service, directory);
 
   const auto model = api::Model::load();

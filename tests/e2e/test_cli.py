@@ -4,6 +4,7 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -78,6 +79,71 @@ def submit(muster, tmp_path, script, name=None):
 
 def counting(lines, pause):
     return f'for i in $(seq 1 {lines}); do echo "line $i"; sleep {pause}; done'
+
+
+# ---------------------------------------------------------------- the start of the service
+
+def pid_of(muster):
+    return int((muster.data / "musterd.pid").read_text())
+
+
+def test_up_just_after_a_kill_starts_a_new_one(own_muster):
+    for _ in range(5):
+        old = pid_of(own_muster)
+        os.kill(old, signal.SIGKILL)
+        assert own_muster.good("up", "--detach").startswith("Serving ")
+        assert pid_of(own_muster) != old
+        own_muster.good("ls")
+    assert "Already serving" in own_muster.good("up", "--detach")
+
+
+@pytest.mark.parametrize("script, said", [("kill -KILL $$", "musterd was killed by signal 9 (Killed) while it started"),
+                                          ("exit 3", "musterd ended with exit code 3 while it started"),
+                                          ("echo musterd: no luck >&2; exit 1", "muster: no luck")])
+def test_a_failed_start_is_never_without_words(tmp_path, script, said):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    shutil.copy2(BIN / "muster", programs)
+    (programs / "musterd").write_text(f"#!/bin/sh\n{script}\n")
+    (programs / "musterd").chmod(0o755)
+    for disk_is_full in (False, True):
+        if disk_is_full:
+            (tmp_path / "data/musterd.start").unlink()
+            (tmp_path / "data/musterd.start").symlink_to("/dev/full")
+        up = subprocess.run([programs / "muster", "--data", tmp_path / "data", "up", "--detach"], capture_output=True,
+                            text=True, timeout=60)
+        assert up.returncode == 1 and said in up.stderr, up.stderr
+
+
+def test_a_folder_of_something_else_is_not_taken(tmp_path):
+    (tmp_path / "keys").mkdir()
+    for command in (("up", "--detach"), ("doctor",)):
+        done = Muster(tmp_path)(*command)
+        assert done.returncode != 0 and "not empty: it has keys" in done.stderr + done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["keys"]
+
+
+def test_lost_state_is_not_made_anew(own_muster):
+    own_muster.good("down")
+    for part in ("keys/master", "keys/root.json", "state/state.db", "objects/metadata.sqlite"):
+        (own_muster.data / part).rename(own_muster.data / "elsewhere")
+        up = own_muster("up", "--detach")
+        assert up.returncode == 1 and f"has lost {part}" in up.stderr, up.stderr
+        (own_muster.data / "elsewhere").rename(own_muster.data / part)
+    own_muster.good("up", "--detach")
+    own_muster.good("ls", "s3://e2e")
+
+
+def test_a_closed_terminal_ends_it_in_order(own):
+    own.kill()
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
+    own.start()
+    signal.signal(signal.SIGHUP, before)
+    for meaningless in (signal.SIGUSR1, signal.SIGUSR2):
+        own.process.send_signal(meaningless)
+    own.process.send_signal(signal.SIGHUP)
+    assert own.process.wait(30) == 0
+    assert "stopping on SIGHUP" in (own.data / "musterd.log").read_text()
 
 
 # ---------------------------------------------------------------- a restart of the service

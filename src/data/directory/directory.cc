@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <vector>
 
 #include "base/json.h"
 #include "base/text.h"
@@ -166,6 +167,24 @@ std::optional<int> DataDirectory::pid() const {
 
 Result<void> DataDirectory::write_pid(int pid) const {
   return write_file_atomic(path_ + "/musterd.pid", std::to_string(pid) + "\n");
+}
+
+Result<void> DataDirectory::write_created() const {
+  const auto path = path_ + "/created";
+  return ::access(path.c_str(), F_OK) == 0 ? Result<void>{} : write_file_atomic(path, "");
+}
+
+Result<void> DataDirectory::check_complete() const {
+  if (::access((path_ + "/created").c_str(), F_OK) != 0) return {};
+  std::vector<std::string> lost;
+  for (const auto* part : {"keys/master", "keys/root.json", "state/state.db", "objects/metadata.sqlite"}) {
+    struct stat info {};
+    if (::stat((path_ + "/" + part).c_str(), &info) != 0 || info.st_size == 0) lost.emplace_back(part);
+  }
+  if (lost.empty()) return {};
+  return fail(ErrorCode::corrupt, path_ + " was in use and has lost " + join(lost, ", ") +
+                                      " (missing or empty); put it back from a backup, or start an empty "
+                                      "service with another --data");
 }
 
 Result<DataDirectory::RootKey> DataDirectory::root_key() const {

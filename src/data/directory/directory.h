@@ -3,6 +3,7 @@
 //
 //   FORMAT        the number of this layout
 //   lock          held by the musterd that serves it
+//   created       empty; there since a first start was complete
 //   endpoint      http://ADDRESS:PORT, chosen at first start and kept
 //   musterd.pid   of the musterd that serves it, or that did last
 //   region        the region that the musterd which serves it, or did last, was configured with
@@ -56,6 +57,11 @@ class DataDirectory {
 
   std::optional<int> pid() const;
   Result<void> write_pid(int pid) const;
+
+  // Marks the first start as complete. From then on check_complete() finds what is lost: keys and databases
+  // that are missing or empty, which a start would make anew, without what was in them.
+  Result<void> write_created() const;
+  Result<void> check_complete() const;  // corrupt, with the names and the remedy
 
   struct RootKey {
     std::string access_key;

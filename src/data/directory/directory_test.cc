@@ -107,6 +107,26 @@ TEST(DataDirectory, OfAnotherUserItIsSaidSo) {
   }
 }
 
+TEST(DataDirectory, WhatWasLostSinceTheFirstStartIsNamed) {
+  const TempDir dir;
+  const auto data = DataDirectory::open_or_create(dir / "data").value();
+  EXPECT_TRUE(data.check_complete()) << "a first start makes them";
+  const auto parts = {data.master_key(), data.keys() + "/root.json", data.state() + "/state.db",
+                      data.objects() + "/metadata.sqlite"};
+  for (const auto& part : parts) ASSERT_TRUE(write_file_atomic(part, "x"));
+  ASSERT_TRUE(data.write_created());
+  ASSERT_TRUE(data.write_created());
+  EXPECT_TRUE(data.check_complete());
+  for (const auto& part : parts) {
+    const auto name = part.substr(data.path().size() + 1);
+    ASSERT_TRUE(write_file_atomic(part, ""));
+    EXPECT_THAT(data.check_complete().error().message, HasSubstr("has lost " + name)) << "emptied";
+    ASSERT_EQ(::unlink(part.c_str()), 0);
+    EXPECT_THAT(data.check_complete().error().message, HasSubstr("has lost " + name)) << "missing";
+    ASSERT_TRUE(write_file_atomic(part, "x"));
+  }
+}
+
 TEST(DataDirectory, OneServesIt) {
   const TempDir dir;
   const auto data = DataDirectory::open_or_create(dir / "data").value();
