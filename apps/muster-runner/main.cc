@@ -1,9 +1,8 @@
 // muster-runner: one process a rank on its node. Started by engines, not by people.
 //
 //   muster-runner node <run folder>    makes a local node and runs the rank in it
-//   muster-runner drain <run folder>   ships what a runner that died left behind; 0: nothing is left, or
-//   nothing
-//                                      that another try could ship
+//   muster-runner drain <run folder>   ships what a runner that died left behind; 0: nothing is
+//                                      left, or nothing that another try could ship
 #include <unistd.h>
 
 #include <cstdio>
@@ -11,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/local/run_folder.h"
 #include "engine/local/sandbox.h"
 #include "runner/objects_s3.h"
 #include "runner/runner.h"
@@ -46,6 +46,10 @@ int run_node(const std::string& folder) {
 }
 
 int drain(const std::string& folder) {
+  // As a node does: who holds the folder is known even if musterd died just after it started this. On a full
+  // disk it is not, and the spool is shipped all the same.
+  if (const auto self = engine::local::process_ref(::getpid()))
+    static_cast<void>(engine::local::write_pid(folder, *self));
   const auto drained = runner::drain(folder, {.give_up = kDrainPatience});
   if (!drained) return fail_with(drained.error());
   if (!drained->empty()) std::fprintf(stderr, "muster-runner: given up: %s\n", drained->c_str());

@@ -111,6 +111,14 @@ def test_runner_killed_fails_the_job_as_infrastructure(clients):
     wait_for(lambda: not runner_pids(own), what="release of the nodes")
 
 
+def test_what_ships_a_spool_says_who_it_is(tmp_path):
+    """So that `muster down --now` finds it, also when musterd died just after it started it."""
+    (tmp_path / "pid").write_text("2147483632 1\n")
+    drain = subprocess.Popen([BIN / "muster-runner", "drain", tmp_path], stderr=subprocess.DEVNULL)
+    drain.wait(60)
+    assert int((tmp_path / "pid").read_text().split()[0]) == drain.pid
+
+
 def test_runner_killed_is_retried(clients):
     own, sagemaker, logs, _ = clients
     name = unique("retried")

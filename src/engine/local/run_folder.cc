@@ -150,6 +150,8 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
+constexpr Millis kFindMax{3'000};  // until a process that holds a lock has said which one it is
+
 struct Victim {
   std::string folder;
   std::optional<ProcessRef> ref;
@@ -180,10 +182,10 @@ void wait_gone(std::vector<Victim>& victims, SteadyClock::time_point until) {
   }
 }
 
-// The process behind a held lock. A runner writes its number a moment after it got the lock; nullopt: too
-// late, or it cannot be found.
-std::optional<Victim> find_runner(const std::string& folder) {
-  for (int attempt = 0; attempt < 100 && is_locked(folder); ++attempt) {
+// The process behind a held lock. A runner or a drain writes its number a moment after it got the lock, in
+// which `pid` is missing or names one that is gone; nullopt: nobody wrote it until then, or the lock is free.
+std::optional<Victim> find_runner(const std::string& folder, SteadyClock::time_point until) {
+  while (is_locked(folder) && SteadyClock::now() < until) {
     const auto ref = read_pid(folder);
     if (ref) {
       if (auto process = open_process(*ref)) return Victim{folder, ref, *std::move(process)};
@@ -202,13 +204,14 @@ bool is_taken_apart(const std::string& folder, const std::optional<ProcessRef>& 
 
 Result<int> kill_all(const std::string& run_directory, Millis grace) {
   const auto begin = SteadyClock::now();
+  const auto found_until = begin + kFindMax;
   std::vector<Victim> victims;
   std::map<std::string, std::optional<ProcessRef>> folders;
   for (const auto& id : list_launches(run_directory)) {
     const auto folder = run_directory + "/" + to_string(id);
     if (!is_occupied(folder)) continue;
     MUSTER_CHECK(put_file(folder + "/killed", "", 0600));
-    auto victim = find_runner(folder);
+    auto victim = find_runner(folder, found_until);
     folders[folder] = victim ? victim->ref : std::nullopt;
     if (victim) victims.push_back(*std::move(victim));
   }

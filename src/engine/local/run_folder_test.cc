@@ -1,7 +1,9 @@
 #include "engine/local/run_folder.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -61,6 +63,30 @@ TEST(RunFolder, ListsLaunchesOnly) {
   ASSERT_EQ(killed_launches(dir.path()).size(), 1U);
   EXPECT_EQ(to_string(killed_launches(dir.path())[0]), "a1-r1-i1");
   EXPECT_EQ(kill_all(dir.path(), Millis{0}).value_or(-1), 0);
+}
+
+// Processes that hold a launch's lock say which they are only when they run: on a loaded machine that is
+// late.
+TEST(RunFolder, AHolderThatIsSlowToSayWhoItIsIsKilled) {
+  const TempDir dir;
+  const auto folder = dir / "a1-r0-i1";
+  ASSERT_EQ(::mkdir(folder.c_str(), 0700), 0);
+  ASSERT_TRUE(write_pid(folder, {.pid = 0x7ffffff0, .start = 1}));  // of the runner that died before
+  auto lock = take_lock(folder);
+  ASSERT_TRUE(lock);
+  const auto child = ::fork();
+  if (child == 0) {
+    ::usleep(500'000);
+    if (!write_pid(folder, *process_ref(::getpid()))) ::_exit(1);
+    for (;;) ::pause();
+  }
+  lock->reset();
+  const auto killed = kill_all(dir.path(), Millis{0});
+  int status = 0;
+  ::kill(child, SIGKILL);
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(killed) << killed.error().message;
+  EXPECT_EQ(*killed, 1);
 }
 
 TEST(NodePlan, RoundTrips) {

@@ -290,8 +290,7 @@ void Watcher::begin_drain(const domain::LaunchId& id, Entry& entry) {
                                       .log_path = path + "/runner.log",
                                       .lock_fd = lock.get()}));
     MUSTER_TRY(const auto process, process_ref(pid));
-    MUSTER_CHECK(write_pid(path, process));
-    return open_process(process);
+    return open_process(process);  // which writes `pid` itself: musterd may die at any point
   };
   auto process = start();
   if (!process) {

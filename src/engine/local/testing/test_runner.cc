@@ -23,6 +23,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "engine/local/run_folder.h"
 #include "engine/local/sandbox.h"
 #include "wire/runner/messages.h"
 
@@ -105,6 +106,8 @@ int node(const std::string& folder) {
 }
 
 int drain(const std::string& folder) {
+  namespace local = muster::engine::local;
+  if (!local::write_pid(folder, *local::process_ref(getpid()))) return 1;
   if (access((folder + "/keep").c_str(), F_OK) == 0) return 1;
   return muster::write_file_atomic(folder + "/shipped", "yes") ? 0 : 1;
 }
