@@ -1,7 +1,6 @@
 #include "runner/transfer/checkpoint.h"
 
 #include <mutex>
-#include <set>
 
 #include "base/text.h"
 
@@ -9,6 +8,7 @@ namespace muster::runner {
 namespace {
 
 constexpr std::string_view kManifest = "manifest.json";
+constexpr std::size_t kLeftOutMax = 100;  // names in the log
 
 std::string folder_of(const std::string& name) {
   const auto slash = name.rfind('/');
@@ -68,7 +68,11 @@ Result<Transferred> CheckpointSync::pass(bool last, std::stop_token stop) {
   std::vector<TreeEntry> manifests;
   std::set<std::string> unsettled;  // names of files that are still written
   for (const auto& entry : entries) {
-    if (entry.kind != TreeEntry::Kind::file || is_temporary(entry.name)) continue;
+    if (is_temporary(entry.name)) continue;
+    if (entry.kind != TreeEntry::Kind::file) {
+      if (entry.kind != TreeEntry::Kind::folder) say_left_out(entry);
+      continue;
+    }
     const Seen seen{entry.bytes, entry.modified_ns};
     now[entry.name] = seen;
     const auto copied = copied_.find(entry.name);
@@ -129,6 +133,14 @@ Result<bool> CheckpointSync::peers_done(const std::string& manifest, bool last, 
     }
     if (!sleep_unless(stop, Millis{200})) return fail(ErrorCode::cancelled, "stopped");
   }
+}
+
+void CheckpointSync::say_left_out(const TreeEntry& entry) {
+  if (left_out_.size() >= kLeftOutMax || !left_out_.insert(entry.name).second) return;
+  options_.log("muster: " + options_.folder + "/" + to_utf8_lossy(entry.name) + " is left out: it is a " +
+               (entry.kind == TreeEntry::Kind::link ? "link" : "socket, pipe or device") +
+               ", and only files are copied" +
+               (left_out_.size() == kLeftOutMax ? "; what else is left out is not named" : ""));
 }
 
 Result<void> CheckpointSync::send(const Tree& tree, const std::string& name, std::stop_token stop) {

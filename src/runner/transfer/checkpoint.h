@@ -4,13 +4,15 @@
 // Simple form: a file goes up when it is settled (same size and time in two scans; no temporary name) and
 // differs from what went up last. A manifest.json goes after all other files of its folder are up; on several
 // nodes it also waits for node-0.json .. node-(n-1).json in the store, as checkpoints of muster-train have
-// them (docs/formats/checkpoint-v1.md). Deletions are not passed on.
+// them (docs/formats/checkpoint-v1.md). Deletions are not passed on. Links, sockets, pipes and devices stay
+// behind; the log names each once.
 //
 // Threading: restore() before start; the rest from one thread at a time.
 #pragma once
 
 #include <functional>
 #include <map>
+#include <set>
 #include <stop_token>
 #include <string>
 
@@ -53,12 +55,14 @@ class CheckpointSync {
   };
   Result<Transferred> pass(bool last, std::stop_token stop);
   Result<bool> peers_done(const std::string& manifest, bool last, std::stop_token stop);
+  void say_left_out(const TreeEntry& entry);
   Result<void> send(const Tree& tree, const std::string& name, std::stop_token stop);
 
   Objects& objects_;
   const CheckpointOptions options_;
   std::map<std::string, Seen> before_;  // of the last scan
   std::map<std::string, Seen> copied_;
+  std::set<std::string> left_out_;  // names that the log has
 };
 
 }  // namespace muster::runner

@@ -322,6 +322,24 @@ TEST(Checkpoint, restored_then_only_settled_files_go_up_and_the_manifest_last) {
   EXPECT_EQ(store.objects.at("ck/step-1/manifest.json"), "m1");
 }
 
+TEST(Checkpoint, what_is_no_file_is_left_out_and_named_once) {
+  FakeObjects store;
+  TempDir folder;
+  std::vector<std::string> log;
+  CheckpointSync sync(store, checkpoint_options(folder, 1, &log));
+  put(folder / "ck/step-1/a", "a");
+  fs::create_symlink("step-1", folder / "ck/latest");
+  fs::create_symlink("a", folder / "ck/step-1/b.tmp");
+  ASSERT_EQ(::mkfifo((folder / "ck/pipe").c_str(), 0600), 0);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(sync.scan(kNever));
+  ASSERT_TRUE(sync.finish(kNever));
+  EXPECT_EQ(store.order, std::vector<std::string>{"ck/step-1/a"});
+  ASSERT_EQ(log.size(), 2U);
+  EXPECT_EQ(log[0],
+            "muster: " + (folder / "ck/latest") + " is left out: it is a link, and only files are copied");
+  EXPECT_NE(log[1].find("ck/pipe is left out: it is a socket, pipe or device"), std::string::npos) << log[1];
+}
+
 TEST(Checkpoint, on_two_nodes_the_manifest_waits_for_the_other) {
   FakeObjects store;
   TempDir folder;
