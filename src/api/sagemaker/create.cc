@@ -12,11 +12,13 @@ constexpr std::int64_t kMaxRuntimeDefault = 86'400;  // seconds
 constexpr std::int64_t kInstancesMost = 10'000;
 
 bool below_opt_ml(std::string_view path) {
-  if (path.rfind("/opt/ml/", 0) != 0) return false;
-  for (const auto part : split(path, '/')) {
-    if (part == "..") return false;
-  }
-  return true;
+  constexpr std::string_view kRoot = "/opt/ml/";
+  if (!path.starts_with(kRoot)) return false;
+  path.remove_prefix(kRoot.size());
+  if (path.ends_with('/')) path.remove_suffix(1);
+  const auto parts = split(path, '/');
+  return std::none_of(parts.begin(), parts.end(),
+                      [](auto part) { return part.empty() || part == "." || part == ".."; });
 }
 
 }  // namespace
@@ -124,8 +126,8 @@ void check_none(const std::string& member, const json::Object& object, std::stri
 void check_local_path(const std::string& member, const std::string& path, Problems& problems) {
   problems.add_if(!below_opt_ml(path),
                   member + " is \"" + path +
-                      "\", it must be below /opt/ml/ and without \"..\": nothing else is private "
-                      "to the job");
+                      "\", it must be below /opt/ml/ and without \"..\", \".\" and \"//\": nothing else "
+                      "is private to the job");
 }
 
 void add_channel(domain::Channel channel, const std::string& name_member, domain::Workload& workload,

@@ -215,6 +215,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"dot_dot", "/InputDataConfig/0/ChannelName", "\"..\"", "may not be"},
         Refusal{"checkpoint", "/CheckpointConfig/LocalPath", "\"/etc\"", "must be below /opt/ml/"},
         Refusal{"checkpoint_dots", "/CheckpointConfig/LocalPath", "\"/opt/ml/../../etc\"", "without \"..\""},
+        Refusal{"checkpoint_slashes", "/CheckpointConfig/LocalPath", "\"/opt/ml//x\"", "and \"//\""},
+        Refusal{"checkpoint_dot", "/CheckpointConfig/LocalPath", "\"/opt/ml/./x\"", "and \"//\""},
         Refusal{"record_wrapper", "/InputDataConfig/0/RecordWrapperType", "\"RecordIO\"",
                 "goes with Pipe mode only"},
         Refusal{"nul_in_environment", "/Environment/A", R"("b\u0000c")",
