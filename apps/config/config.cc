@@ -3,8 +3,8 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <filesystem>
 
+#include "base/file.h"
 #include "base/text.h"
 
 namespace muster::app {
@@ -76,7 +76,10 @@ bool is_region(const std::string& text) {
 
 Result<Config> load_config(const std::string& path) {
   Config config;
-  if (!std::filesystem::exists(path)) return config;
+  if (const auto regular = check_regular(path); !regular) {
+    if (regular.error().code == ErrorCode::not_found) return config;
+    return tl::unexpected(regular.error());
+  }
   toml::table table;
   try {
     table = toml::parse_file(path);

@@ -52,6 +52,17 @@ Result<std::string> read_file(const std::string& path, std::uint64_t bytes_max) 
   }
 }
 
+Result<void> check_regular(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return fail_errno("stat " + path);
+  if (S_ISREG(info.st_mode)) return {};
+  return fail(ErrorCode::invalid_argument, path + " is " +
+                                               (S_ISDIR(info.st_mode)    ? "a folder"
+                                                : S_ISFIFO(info.st_mode) ? "a FIFO"
+                                                                         : "a device or a socket") +
+                                               "; a regular file is needed");
+}
+
 Result<void> write_all(int fd, std::string_view data) {
   while (!data.empty()) {
     const auto count = ::write(fd, data.data(), data.size());

@@ -35,6 +35,10 @@ Result<UniqueFd> open_file(const std::string& path, int flags, mode_t mode = 066
 // The whole file; refused above `bytes_max` so that no reader is surprised by a huge file.
 Result<std::string> read_file(const std::string& path, std::uint64_t bytes_max = 64ULL << 20);
 
+// invalid_argument when it is something else than a regular file: a folder would be read as nothing, a FIFO
+// without end. not_found when there is none.
+Result<void> check_regular(const std::string& path);
+
 // Writes all of `data` (retries short writes and EINTR).
 Result<void> write_all(int fd, std::string_view data);
 
