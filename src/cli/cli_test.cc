@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -107,6 +108,22 @@ TEST_F(RequestFile, RefusalsNameFileAndRemedy) {
               HasSubstr("is a folder"));
   EXPECT_EQ(prepare_request("/no/such.toml", RequestKind::training, {}).error().code,
             ErrorCode::invalid_argument);
+  EXPECT_THAT(prepare("# nothing").error().message, HasSubstr("my job_2.toml is empty"));
+  EXPECT_THAT(prepare_request("/dev/null", RequestKind::training, {}).error().message,
+              HasSubstr("/dev/null is a device"));
+  ASSERT_EQ(::mkfifo((dir_ / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(prepare_request(dir_ / "pipe", RequestKind::training, {}).error().message,
+              HasSubstr("pipe is a FIFO"));
+}
+
+TEST_F(RequestFile, TheBucketIsNeededOnlyWhereItIsNamed) {
+  EXPECT_TRUE(prepare("TrainingJobName = \"a\"")->needs_bucket);
+  const std::string output = "OutputDataConfig.S3OutputPath = \"s3://mine/x\"\n";
+  EXPECT_FALSE(prepare(output)->needs_bucket);
+  ASSERT_TRUE(make_directories(dir_ / "text"));
+  const std::string_view channel =
+      "[[InputDataConfig]]\nChannelName = \"a\"\nDataSource.S3DataSource.S3Uri = \"text\"\n";
+  EXPECT_TRUE(prepare(output + std::string(channel))->needs_bucket);
 }
 
 TEST_F(RequestFile, UnknownMembersAreRefused) {

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "base/file.h"
 #include "base/s3_uri.h"
 #include "base/text.h"
 
@@ -34,12 +35,16 @@ json::Value to_json(const toml::node& node) {
 }
 
 Result<json::Object> read_toml(const std::string& path) {
-  if (!fs::exists(path)) return fail(ErrorCode::invalid_argument, "there is no file " + path);
-  if (fs::is_directory(path)) {
-    return fail(ErrorCode::invalid_argument, path + " is a folder; name the TOML file of the request");
+  if (const auto regular = check_regular(path); !regular) {
+    if (regular.error().code == ErrorCode::not_found)
+      return fail(ErrorCode::invalid_argument, "there is no file " + path);
+    return tl::unexpected(regular.error().with_context("name the TOML file of the request"));
   }
   try {
-    return to_json(toml::parse_file(path)).as_object();
+    auto request = to_json(toml::parse_file(path)).as_object();
+    if (request.empty())
+      return fail(ErrorCode::invalid_argument, path + " is empty; write the members of the request into it");
+    return request;
   } catch (const toml::parse_error& error) {
     return fail(ErrorCode::invalid_argument, path + ", line " + std::to_string(error.source().begin.line) +
                                                  ": " + std::string(error.description()));
@@ -246,6 +251,7 @@ Result<PreparedRequest> prepare_request(const std::string& toml_file, RequestKin
   Preparer preparer(toml_file, defaults);
   auto prepared = kind == RequestKind::training ? preparer.training(out) : preparer.processing(out);
   if (!prepared) return tl::unexpected(prepared.error().with_context(toml_file));
+  out.needs_bucket = json::dump(out.request).find("\"s3://" + defaults.bucket) != std::string::npos;
   return out;
 }
 

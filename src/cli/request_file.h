@@ -27,6 +27,7 @@ struct PreparedRequest {
   std::string job_name;
   json::Object request;
   std::vector<Upload> uploads;
+  bool needs_bucket = false;  // names RequestDefaults::bucket
 };
 
 struct RequestDefaults {

@@ -211,7 +211,9 @@ int submit_file(const Common& common, const SubmitOptions& options) {
   defaults.name_suffix = to_lower(crypto::random_token(4));
   auto prepared = prepare_request(options.file, options.kind, defaults);
   if (!prepared) return print_error(prepared.error());
-  if (auto made = ensure_bucket(*session); !made) return print_error(made.error());
+  if (prepared->needs_bucket) {
+    if (auto made = ensure_bucket(*session); !made) return print_error(made.error());
+  }
   for (const auto& one : prepared->uploads) {
     if (auto uploaded = upload(common, *session, one); !uploaded) return print_error(uploaded.error());
   }
