@@ -12,6 +12,7 @@
 #include "cli/submit.h"
 #include "engine/local/doctor.h"
 #include "engine/local/run_folder.h"
+#include "store/sqlite/store.h"
 
 namespace muster::app {
 namespace {
@@ -21,6 +22,14 @@ constexpr const char* kExitCodes =
     "  0  done              3  no such job, object or service   10  the job ended Failed\n"
     "  1  failed            4  refused                          11  the job ended Stopped\n"
     "  2  wrong usage       5  the service does not answer      12  the job had not ended (wait)\n";
+
+cli::DoctorCheck disk_check(const data::DataDirectory& directory) {
+  const auto shortage = store::low_on_space(directory.state());
+  if (!shortage) return {"ok", "disk", "there is room for the state of jobs in " + directory.state(), ""};
+  return {"fail", "disk", "new jobs are refused until there is room: " + to_string(*shortage),
+          "free space there, or remove what old jobs left with: " + cli::command_of(directory.path()) +
+              " prune --objects"};
+}
 
 std::vector<cli::DoctorCheck> local_checks(const cli::Common& common) {
   engine::local::Options options;
@@ -35,7 +44,7 @@ std::vector<cli::DoctorCheck> local_checks(const cli::Common& common) {
     return {{"fail", "configuration", config.error().message, "correct it, then run muster doctor again"}};
   options.nodes = config->nodes;
   options.user = config->user;
-  std::vector<cli::DoctorCheck> out;
+  std::vector<cli::DoctorCheck> out = {disk_check(*directory)};
   for (const auto& check : engine::local::doctor(options)) {
     using State = engine::local::Check::State;
     out.push_back({check.state == State::ok     ? "ok"

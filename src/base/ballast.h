@@ -3,9 +3,21 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace muster {
+
+struct Shortage {
+  std::string folder;        // on the disk that is full
+  std::uint64_t free = 0;    // bytes
+  std::uint64_t needed = 0;  // bytes that must be free before the ballast is put back
+  bool operator==(const Shortage&) const = default;
+};
+// "12.0 MiB are free on the disk of /data/state and more than 16.0 MiB are needed"
+std::string to_string(const Shortage& shortage);
+// For whoever does not hold the ballast himself: nullopt when it is there, or could be.
+std::optional<Shortage> ballast_shortage(const std::string& path, std::uint64_t bytes);
 
 class Ballast {
  public:
@@ -13,6 +25,7 @@ class Ballast {
   Ballast(std::string path, std::uint64_t bytes) : path_(std::move(path)), bytes_(bytes) {}
 
   bool held() const { return held_ || bytes_ == 0; }
+  std::optional<Shortage> shortage() const;  // nullopt while it is held
 
   // Puts it back when there is room for it twice, so that it is not taken from the writes that need it.
   void restore();

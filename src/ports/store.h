@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/ballast.h"
 #include "base/error.h"
 #include "domain/commit.h"
 
@@ -31,9 +32,9 @@ class Store {
   // All or nothing, durable on return. failed_precondition when the sequence or the epoch has moved.
   virtual Result<StoreMeta> commit(std::uint64_t expected_sequence, std::uint64_t epoch,
                                    const domain::Commit& commit) = 0;
-  // True while the space kept for bad days is in use: new jobs are refused so that stops and ends can still
-  // be written.
-  virtual bool low_on_space() { return false; }
+  // While the space kept for bad days is in use: new jobs are refused so that stops and ends can still be
+  // written.
+  virtual std::optional<Shortage> low_on_space() { return std::nullopt; }
 };
 
 }  // namespace muster::ports

@@ -223,9 +223,11 @@ std::optional<Error> Loop::refusal(const control::Event& event) {
   if (auto error = away()) return error;
   if (!std::holds_alternative<control::SubmitJob>(event)) return std::nullopt;
   if (paused_) return unavailable("the state store refuses writes: no new jobs until it accepts one");
-  if (store_.low_on_space()) {
-    say("the disk of the state store is full: no new jobs until there is room");
-    return unavailable("the disk of the state store is full: no new jobs until there is room");
+  if (const auto shortage = store_.low_on_space()) {
+    say("new jobs are refused: there is too little room on the disk of " + shortage->folder);
+    return Error{ErrorCode::resource_exhausted,
+                 "no new jobs until there is room: " + to_string(*shortage) +
+                     "; free space there, or remove what old jobs left with: muster prune --objects"};
   }
   return std::nullopt;
 }

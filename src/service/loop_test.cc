@@ -126,7 +126,9 @@ struct FullDisk final : ports::Store {
                                   const domain::Commit& commit) override {
     return disk.commit(sequence, epoch, commit);
   }
-  bool low_on_space() override { return true; }
+  std::optional<Shortage> low_on_space() override {
+    return Shortage{.folder = "/data/state", .free = 12 << 20, .needed = 16 << 20};
+  }
   ports::Store& disk;
 };
 
@@ -144,8 +146,11 @@ TEST_F(LoopTest, OnAFullDiskJobsAreRefusedAndStopsAreNot) {
   next.post(control::StopJob{domain::JobKind::training, "a"}, keep);
   next.step();
   ASSERT_EQ(replies.size(), 2U);
-  EXPECT_EQ(replies[0].error().message,
-            "the disk of the state store is full: no new jobs until there is room");
+  EXPECT_EQ(replies[0].error().code, ErrorCode::resource_exhausted);
+  EXPECT_EQ(
+      replies[0].error().message,
+      "no new jobs until there is room: 12.0 MiB are free on the disk of /data/state and more than 16.0 "
+      "MiB are needed; free space there, or remove what old jobs left with: muster prune --objects");
   EXPECT_TRUE(replies[1]);
 }
 

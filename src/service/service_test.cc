@@ -288,7 +288,7 @@ struct TornStore final : ports::Store {
                                   const domain::Commit& commit) override {
     return disk.commit(sequence, epoch, commit);
   }
-  bool low_on_space() override { return disk.low_on_space(); }
+  std::optional<Shortage> low_on_space() override { return disk.low_on_space(); }
   ports::Store& disk;
   std::atomic<bool> broken{true};
 };

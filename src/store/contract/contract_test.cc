@@ -179,7 +179,10 @@ TEST(SqliteStore, OnAFullDiskTheBallastLetsEndsBeWritten) {
     ASSERT_TRUE(done) << i << ": " << done.error().message;
     sequence = done->commit_sequence;
   }
-  EXPECT_TRUE(store->low_on_space());
+  EXPECT_EQ(store->low_on_space()->folder, directory.path());
+  EXPECT_EQ(store->low_on_space()->needed, 4U << 20);
+  EXPECT_LE(store->low_on_space()->free, 4U << 20);
+  EXPECT_TRUE(low_on_space(directory.path(), {.ballast_bytes = 2 << 20}));
   Error error;
   for (int i = 0; i < 400 && error.message.empty(); ++i) {
     const auto done =
@@ -195,6 +198,7 @@ TEST(SqliteStore, OnAFullDiskTheBallastLetsEndsBeWritten) {
   EXPECT_TRUE(store->load());
   EXPECT_TRUE(store->low_on_space());
   ::unlink((directory / "filler").c_str());
+  EXPECT_FALSE(low_on_space(directory.path(), {.ballast_bytes = 2 << 20}));
   EXPECT_FALSE(store->low_on_space()) << "room must be seen without a commit: an idle service makes none";
   EXPECT_TRUE(store->commit(sequence, epoch, put(9, "b")));
 }

@@ -132,9 +132,9 @@ class SqliteStore final : public ports::Store {
     return done;
   }
 
-  bool low_on_space() override {
+  std::optional<Shortage> low_on_space() override {
     ballast_.restore();  // new jobs are refused meanwhile, so there may be no commit that would put it back
-    return !ballast_.held();
+    return ballast_.shortage();
   }
 
  private:
@@ -178,7 +178,13 @@ class SqliteStore final : public ports::Store {
   Ballast ballast_;
 };
 
+std::string ballast_of(const std::string& directory) { return directory + "/ballast"; }
+
 }  // namespace
+
+std::optional<Shortage> low_on_space(const std::string& directory, const SqliteOptions& options) {
+  return ballast_shortage(ballast_of(directory), options.ballast_bytes);
+}
 
 Result<std::unique_ptr<ports::Store>> open_sqlite(const std::string& directory,
                                                   const SqliteOptions& options) {
@@ -188,7 +194,7 @@ Result<std::unique_ptr<ports::Store>> open_sqlite(const std::string& directory,
       database.execute("INSERT OR IGNORE INTO meta(id, commit_sequence, epoch, format) VALUES(1, 0, 0, " +
                        std::to_string(kFormat) + ")"));
   MUSTER_TRY(auto statements, Statements::prepare(database));
-  Ballast ballast(directory + "/ballast", options.ballast_bytes);
+  Ballast ballast(ballast_of(directory), options.ballast_bytes);
   ballast.restore();
   auto store = std::make_unique<SqliteStore>(std::move(database), std::move(statements), std::move(ballast));
   MUSTER_TRY(const auto meta, store->meta());

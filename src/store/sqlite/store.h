@@ -18,6 +18,9 @@ struct SqliteOptions {
   std::uint64_t ballast_bytes = 8ULL << 20;  // 0: none
 };
 
+// What low_on_space() of a store in this folder says, whether or not one is open there.
+std::optional<Shortage> low_on_space(const std::string& directory, const SqliteOptions& options = {});
+
 // Opens or creates `<directory>/state.db` and `<directory>/ballast`; `directory` must exist.
 [[nodiscard]] Result<std::unique_ptr<ports::Store>> open_sqlite(const std::string& directory,
                                                                 const SqliteOptions& options = {});
