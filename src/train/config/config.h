@@ -54,6 +54,7 @@ struct Config {
   std::int64_t threads = 0;  // 0: local cores / local ranks
   double timeout_s = 600;
   MeshShape mesh;
+  bool sequence_parallel = false;
   std::int64_t zero = 0;  // 1: the optimizer's state is cut over the data-parallel ranks
 
   std::map<std::string, std::string> sources;  // key -> where its value comes from

@@ -156,6 +156,8 @@ std::vector<Key> keys_of(Config& c) {
       {"mesh.replica", operational, "Data-parallel replicas; 0: all ranks", &c.mesh.replica, 0, 1e6},
       {"mesh.shard", operational, "Ranks that share one copy of the parameters", &c.mesh.shard, 1, 1e6},
       {"mesh.tp", operational, "Tensor-parallel ranks", &c.mesh.tp, 1, 1e6},
+      {"mesh.sequence_parallel", operational,
+       "Tensor-parallel ranks also share the stream between the blocks", &c.sequence_parallel},
       {"mesh.zero", operational,
        "State cut over the data-parallel ranks; 0: none, 1: the optimizer's (ZeRO-1)", &c.zero, 0, 1},
   };

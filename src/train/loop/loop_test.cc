@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <limits>
+#include <map>
 #include <thread>
 
 #include "base/crypto.h"
@@ -92,6 +94,7 @@ struct RunOptions {
   std::function<void(Trainer&)> prepare = {};
   std::set<std::string> accepted = {};
   bool steps_only = true;  // step() alone, else run()
+  Dtype dtype = Dtype::f32;
 };
 
 Trace run_on(Comm& comm, const RunOptions& options) {
@@ -104,6 +107,7 @@ Trace run_on(Comm& comm, const RunOptions& options) {
                                   .writer = {.node = comm.rank(), .local_rank = 0},
                                   .accepted = options.accepted,
                                   .machine = {},
+                                  .dtype = options.dtype,
                                   .say = [&](const std::string& line) { trace.lines.push_back(line); },
                                   .stop_requested = options.stop});
   if (!trainer) {
@@ -299,6 +303,116 @@ TEST(Resume, OptimizerStateIsCutAnew) {
   EXPECT_EQ(whole.size(), 64U);
 }
 
+// Every tensor of the newest checkpoint in a folder, whole.
+std::map<std::string, std::vector<double>> tensors_in(const std::string& folder) {
+  auto latest = latest_checkpoint(folder);
+  EXPECT_TRUE(latest && latest->reader) << folder;
+  std::map<std::string, std::vector<double>> tensors;
+  for (const TensorInfo& info : latest->reader->info().tensors) {
+    auto& values = tensors[info.name];
+    values.resize(info.numel());
+    EXPECT_TRUE(latest->reader->read(whole_slice(info.name, whole_box(info.shape)),
+                                     std::as_writable_bytes(std::span(values))));
+  }
+  return tensors;
+}
+
+// The trajectory gate: ten steps in fp64 at a small learning rate, every layout against one rank.
+TEST(Layout, HasTheTrajectoryOfOneRank) {
+  const auto data = tokens();
+  const auto run = [&](std::vector<std::string> layout, int ranks) {
+    for (const char* text : {"train.steps=10", "optim.lr=0.001", "optim.clip=0.05", "train.batch=8"})
+      layout.emplace_back(text);
+    return run_ranks(
+        ranks, [&](int) { return RunOptions{.config = tiny(layout), .train = &data, .dtype = Dtype::f64}; });
+  };
+  struct Case {
+    const char* name;
+    int ranks;
+    std::vector<std::string> layout;
+  };
+  for (const char* tied : {"model.tied=false", "model.tied=true"}) {
+    const Trace alone = run({tied}, 1)[0];
+    ASSERT_EQ(alone.error, "");
+    for (const auto& [name, ranks, layout] :
+         {Case{"tp2", 2, {"mesh.tp=2"}}, Case{"tp2-sp", 2, {"mesh.tp=2", "mesh.sequence_parallel=true"}},
+          Case{"dp2-tp2-zero1", 4, {"mesh.tp=2", "mesh.zero=1"}},
+          Case{"dp4-tp2-sp-zero1", 8, {"mesh.tp=2", "mesh.zero=1", "mesh.sequence_parallel=true"}}}) {
+      auto settings = layout;
+      settings.emplace_back(tied);
+      for (const Trace& trace : run(settings, ranks)) {
+        ASSERT_EQ(trace.error, "") << name;
+        for (std::size_t step = 0; step < alone.losses.size(); ++step) {
+          EXPECT_NEAR(trace.losses[step], alone.losses[step], 1e-12 * alone.losses[step]) << name << step;
+          EXPECT_NEAR(trace.norms[step], alone.norms[step], 1e-12 * alone.norms[step]) << name << step;
+        }
+      }
+    }
+  }
+}
+
+// What a layout has saved is what it held, and what another one takes up is what was saved: each rank's part
+// element by element.
+TEST(Layout, CheckpointsAreCutAnew) {
+  const auto data = tokens();
+  struct Layout {
+    int ranks;
+    std::vector<std::string> settings;
+  };
+  const std::vector<Layout> layouts = {
+      {1, {}}, {2, {"mesh.tp=2"}}, {4, {"mesh.tp=2", "mesh.zero=1"}}, {3, {"mesh.zero=1"}}};
+  const auto run = [&](const Layout& layout, const std::string& folder, int steps,
+                       std::function<void(Trainer&)> look) {
+    auto settings = layout.settings;
+    for (const char* text :
+         {"train.micro_batch=1", "checkpoint.every=0", "train.batch=12", "model.tied=true"})
+      settings.emplace_back(text);
+    settings.push_back("checkpoint.dir=" + folder);
+    for (const Trace& trace : run_ranks(layout.ranks, [&](int) {
+           return RunOptions{.config = tiny(settings),
+                             .train = &data,
+                             .stop = after(steps, true),
+                             .prepare = look,
+                             .steps_only = false,
+                             .dtype = Dtype::f64};
+         }))
+      EXPECT_EQ(trace.error, "");
+  };
+  for (const Layout& from : layouts) {
+    const TempDir folder;
+    run(from, folder.path(), 1, {});
+    for (const Layout& to : layouts) {
+      const auto saved = tensors_in(folder.path());
+      std::atomic<int> elements = 0;
+      run(to, folder.path(), 1, [&](Trainer& trainer) {
+        const ParamTable& table = trainer.model().table();
+        const auto first = trainer.optimizer().first_moment().as<double>();
+        const Range owned = trainer.optimizer().range();
+        for (const Param& param : table.params()) {
+          const auto& whole = saved.at(param.name);
+          const auto& moment = saved.at("optimizer.first_moment." + param.name);
+          const auto mine =
+              trainer.model().parameters().as<double>({param.offset, param.offset + param.numel});
+          const std::int64_t columns = param.shape.size() == 2 ? param.shape[1] : param.numel;
+          const std::int64_t global_columns = ParamTable(table.config()).at(param.name).shape.back();
+          for (std::int64_t i = 0; i < param.numel; ++i) {
+            const std::int64_t row = param.shape.size() == 2 ? i / columns + param.box.start[0] : 0;
+            const auto at =
+                static_cast<std::size_t>(row * global_columns + i % columns + param.box.start.back());
+            ASSERT_EQ(mine[static_cast<std::size_t>(i)], whole[at]) << param.name << " " << i;
+            const std::int64_t flat = param.offset + i;
+            if (flat < owned.begin || flat >= owned.end) continue;
+            ASSERT_EQ(first[static_cast<std::size_t>(flat - owned.begin)], moment[at])
+                << param.name << " " << i;
+            ++elements;
+          }
+        }
+      });
+      EXPECT_GE(elements, parameter_count(*preset("tiny")) / 2);
+    }
+  }
+}
+
 TEST(Resume, RefusesAnotherRun) {
   const auto data = tokens(), other = tokens(2, 5000);
   const TempDir folder;
@@ -334,7 +448,7 @@ TEST(Run, ReportsInLinesAndLeavesAModel) {
   const auto matches = [&](const char* pattern) {
     return testing::Contains(testing::ContainsRegex(pattern));
   };
-  EXPECT_THAT(lines, matches("^start ranks=3 parameters=[0-9]+ steps=8 batch=6"));
+  EXPECT_THAT(lines, matches("^start ranks=3 replica=3 tp=1 zero=0 parameters=[0-9]+ steps=8 batch=6"));
   EXPECT_THAT(lines,
               matches("^eval step=0 split=held-out loss=[0-9.]+ bits_per_byte=[0-9.]+ tokens=160 bytes=480"));
   EXPECT_THAT(

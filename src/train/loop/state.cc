@@ -13,7 +13,7 @@ constexpr char kSecondMoment[] = "optimizer.second_moment.";
 const char* dtype_name(Dtype dtype) { return dtype == Dtype::f32 ? "F32" : "F64"; }
 
 // Elements `range` of the flat parameters as slices of tensors named with `prefix`; of those, `take` is told
-// the slice and where it lies, counted from element `origin`.
+// the parameter, the slice and where it lies, counted from element `origin`.
 template <typename Take>
 Result<void> for_slices(const ParamTable& table, const std::string& prefix, Range range, std::int64_t origin,
                         Take take) {
@@ -21,24 +21,25 @@ Result<void> for_slices(const ParamTable& table, const std::string& prefix, Rang
     const Range part{std::max(range.begin, param.offset), std::min(range.end, param.offset + param.numel)};
     if (part.begin >= part.end) continue;
     const Slice slice{prefix + param.name, param.box, {part.begin - param.offset, part.end - param.offset}};
-    MUSTER_CHECK(take(slice, Range{part.begin - origin, part.end - origin}));
+    MUSTER_CHECK(take(param, slice, Range{part.begin - origin, part.end - origin}));
   }
   return {};
 }
 
 void append_slices(const ParamTable& table, const FlatBuffer& buffer, const std::string& prefix, Range range,
                    std::int64_t origin, std::vector<TensorSlice>& out) {
-  static_cast<void>(
-      for_slices(table, prefix, range, origin, [&](const Slice& slice, Range where) -> Result<void> {
-        out.push_back({slice, buffer.bytes(where)});
-        return {};
-      }));
+  const auto append = [&](const Param& param, const Slice& slice, Range where) -> Result<void> {
+    if (table.owns(param)) out.push_back({slice, buffer.bytes(where)});
+    return {};
+  };
+  static_cast<void>(for_slices(table, prefix, range, origin, append));
 }
 
 Result<void> read_range(Reader& reader, const ParamTable& table, const std::string& prefix, Range range,
                         std::int64_t origin, FlatBuffer& buffer) {
-  return for_slices(table, prefix, range, origin,
-                    [&](const Slice& slice, Range where) { return reader.read(slice, buffer.bytes(where)); });
+  return for_slices(table, prefix, range, origin, [&](const Param&, const Slice& slice, Range where) {
+    return reader.read(slice, buffer.bytes(where));
+  });
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -72,9 +73,10 @@ json::Object model_json(const ModelConfig& model, const CheckpointInfo& info) {
 }  // namespace
 
 std::vector<TensorInfo> state_tensors(const ParamTable& table, Dtype dtype, bool with_optimizer) {
+  const ParamTable whole(table.config());
   std::vector<TensorInfo> tensors;
   for (const std::string& prefix : {std::string(), std::string(kFirstMoment), std::string(kSecondMoment)}) {
-    for (const Param& param : table.params())
+    for (const Param& param : whole.params())
       tensors.push_back({prefix + param.name, dtype_name(dtype), param.shape});
     if (!with_optimizer) break;
   }
@@ -141,20 +143,23 @@ Result<LoadedModel> load_model(const std::string& folder) {
 }
 
 Result<void> write_model(const std::string& folder, const Model& model, const Config& config,
-                         const CheckpointInfo& info) {
-  MUSTER_CHECK(make_directories(folder));
-  MUSTER_CHECK(write_file_atomic(folder + "/config.json",
-                                 json::pretty(model_json(model.table().config(), info)) + "\n"));
-  if (!config.tokenizer.empty()) {
+                         const CheckpointInfo& info, const Writer& writer, Comm& copy) {
+  const auto describe = [&]() -> Result<void> {
+    if (copy.rank() != 0) return {};
+    MUSTER_CHECK(make_directories(folder));
+    MUSTER_CHECK(write_file_atomic(folder + "/config.json",
+                                   json::pretty(model_json(model.table().config(), info)) + "\n"));
+    if (config.tokenizer.empty()) return {};
     MUSTER_TRY(const std::string tokenizer, read_file(config.tokenizer));
-    MUSTER_CHECK(write_file_atomic(folder + "/tokenizer.model", tokenizer));
-  }
-  Comm alone("model", single_transport());
+    return write_file_atomic(folder + "/tokenizer.model", tokenizer);
+  };
+  const auto described = describe();
   CheckpointInfo weights = info;
   weights.tensors = state_tensors(model.table(), model.dtype(), false);
   const auto slices = state_slices(model, nullptr, {0, model.table().numel()});
-  MUSTER_CHECK(save_checkpoint(folder, weights, slices, {}, alone));
-  return prune_checkpoints(folder, 1);
+  MUSTER_CHECK(save_checkpoint(folder, weights, slices, writer, copy));
+  MUSTER_CHECK(described);
+  return copy.rank() == 0 ? prune_checkpoints(folder, 1) : Result<void>{};
 }
 
 }  // namespace muster::train

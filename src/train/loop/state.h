@@ -13,11 +13,11 @@
 
 namespace muster::train {
 
-// The tensors of a checkpoint; without an optimizer, those of a finished model.
+// The global tensors of a checkpoint; without an optimizer, those of a finished model.
 std::vector<TensorInfo> state_tensors(const ParamTable& table, Dtype dtype, bool with_optimizer);
 
-// The slices of them that lie in `range` of the flat parameters. `optimizer` may be null; else it must own
-// that range. They point into the buffers.
+// The slices of them that lie in `range` of the flat parameters and that this part of the model owns.
+// `optimizer` may be null; else it must own that range. They point into the buffers.
 std::vector<TensorSlice> state_slices(const Model& model, const AdamW* optimizer, Range range);
 
 // Reads parameters, and if `optimizer` is not null the moments of the range that it owns. corrupt or
@@ -35,8 +35,8 @@ struct LoadedModel {
 Result<LoadedModel> load_model(const std::string& folder);
 
 // Writes the finished model into `folder`: config.json, tokenizer.model if there is one, step-N without
-// optimizer state, and no older step. For one rank.
+// optimizer state, and no older step. Called by the ranks of `copy`, which together hold the model once.
 Result<void> write_model(const std::string& folder, const Model& model, const Config& config,
-                         const CheckpointInfo& info);
+                         const CheckpointInfo& info, const Writer& writer, Comm& copy);
 
 }  // namespace muster::train

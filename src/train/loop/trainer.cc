@@ -83,16 +83,31 @@ Result<void> check_tokenizer(const std::string& path, const std::string& hash) {
                   "; give the tokenizer.model that muster-data tokenize used");
 }
 
+// The groups that a rank works in.
+struct Groups {
+  Mesh mesh;
+  std::unique_ptr<Comm> tp;     // other parts of the model, the same part of the batch
+  std::unique_ptr<Comm> batch;  // the same part of the model, other parts of the batch
+};
+
+Groups make_groups(const Mesh& mesh, Comm& world) {
+  return {.mesh = mesh,
+          .tp = world.subgroup("tp", mesh.group(Axis::tp, world.rank())),
+          .batch = world.subgroup("batch", mesh.batch_group(world.rank()))};
+}
+
 }  // namespace
 
 class Trainer::Impl {
  public:
-  Impl(TrainerParts parts, Model model, Loader loader, std::optional<Loader> held_out, BatchPart share)
+  Impl(TrainerParts parts, Groups groups, Model model, Loader loader, std::optional<Loader> held_out,
+       BatchPart share)
       : parts_(std::move(parts)),
         config_(parts_.config),
         comm_(*parts_.comm),
+        groups_(std::move(groups)),
         model_(std::move(model)),
-        replicas_(model_.table(), static_cast<int>(config_.zero), comm_),
+        replicas_(model_.table(), static_cast<int>(config_.zero), *groups_.batch),
         optimizer_(model_.table(), parts_.dtype,
                    {.beta1 = config_.beta1,
                     .beta2 = config_.beta2,
@@ -127,6 +142,7 @@ class Trainer::Impl {
   Result<void> check_ends();
   Result<void> resume(Reader& reader);
   Result<StepResult> accumulate();
+  Result<double> gradient_norm();
   Result<Sums> exchange(const StepResult& mine);
   tl::unexpected<Error> not_finite();
   std::string culprit_parameter() const;
@@ -138,7 +154,8 @@ class Trainer::Impl {
 
   TrainerParts parts_;
   const Config& config_;
-  Comm& comm_;
+  Comm& comm_;  // all ranks
+  Groups groups_;
   Model model_;
   DataParallel replicas_;
   AdamW optimizer_;
@@ -252,6 +269,7 @@ Result<StepResult> Trainer::Impl::accumulate() {
     sum.loss_sum += one.loss_sum;
     sum.tokens += one.tokens;
   }
+  MUSTER_CHECK(model_.finish_accumulation());
   return sum;
 }
 
@@ -271,9 +289,11 @@ Result<Trainer::Impl::Sums> Trainer::Impl::exchange(const StepResult& mine) {
                       "; nothing was updated, the last checkpoint is good. A lower optim.lr or a "
                       "longer optim.warmup may help");
     }
+    sums.stop = sums.stop || of[2] != 0;
+    // The ranks of a tensor-parallel group all have the same.
+    if (groups_.mesh.coordinate(Axis::tp, static_cast<int>(rank)) != 0) continue;
     sums.loss += of[0];
     sums.tokens += static_cast<std::int64_t>(of[1]);
-    sums.stop = sums.stop || of[2] != 0;
   }
   return sums;
 }
@@ -314,12 +334,20 @@ tl::unexpected<Error> Trainer::Impl::not_finite() {
                   "lower optim.lr or a longer optim.warmup may help");
 }
 
+// The global norm: each tensor-parallel part's sum of squares, added in the order of the parts.
+Result<double> Trainer::Impl::gradient_norm() {
+  MUSTER_TRY(const double mine, replicas_.square_sum(model_.gradients()));
+  std::vector<double> parts(static_cast<std::size_t>(groups_.tp->size()));
+  MUSTER_CHECK(groups_.tp->all_gather<double>(std::span(&mine, 1), parts));
+  return std::sqrt(ordered_sum(parts));
+}
+
 Result<Trainer::StepReport> Trainer::Impl::step() {
   MUSTER_TRY(const StepResult mine, accumulate());
   MUSTER_TRY(const Sums sums, exchange(mine));
   FlatBuffer& gradients = model_.gradients();
   MUSTER_CHECK(replicas_.reduce(gradients));
-  MUSTER_TRY(const double norm, replicas_.norm(gradients));
+  MUSTER_TRY(const double norm, gradient_norm());
   if (!std::isfinite(norm)) return not_finite();
   const std::int64_t tokens = std::max<std::int64_t>(1, sums.tokens);
   const StepReport report{.loss = sums.loss / static_cast<double>(tokens),
@@ -352,7 +380,7 @@ Result<void> Trainer::Impl::evaluate_now() {
   const auto start = SteadyClock::now();
   MUSTER_TRY(const Evaluation e,
              evaluate(model_, *held_out_, static_cast<std::uint64_t>(config_.eval_windows),
-                      static_cast<std::uint64_t>(config_.micro_batch), comm_));
+                      static_cast<std::uint64_t>(config_.micro_batch), *groups_.batch));
   say(format("eval step=%lld split=held-out loss=%.4f bits_per_byte=%.4f tokens=%lld bytes=%llu",
              static_cast<long long>(step_), e.loss, e.bits_per_byte, static_cast<long long>(e.tokens),
              static_cast<unsigned long long>(e.bytes)));
@@ -365,7 +393,10 @@ CheckpointInfo Trainer::Impl::info() const {
           .samples = consumed_,
           .tokenizer_hash = parts_.train->tokenizer_hash(),
           .config = to_json(config_),
-          .layout = {{"world", comm_.size()}, {"replica", comm_.size()}},
+          .layout = {{"world", comm_.size()},
+                     {"replica", groups_.mesh.extent(Axis::replica)},
+                     {"tp", groups_.mesh.extent(Axis::tp)},
+                     {"zero", config_.zero}},
           .machine = parts_.machine,
           .data = parts_.train->description(),
           .tensors = state_tensors(model_.table(), parts_.dtype, true)};
@@ -388,22 +419,29 @@ Result<void> Trainer::Impl::save() {
 
 Result<void> Trainer::Impl::finish() {
   Result<void> written;
-  if (!config_.output_dir.empty() && comm_.rank() == 0) {
-    written = write_model(config_.output_dir, model_, config_, info());
+  if (!config_.output_dir.empty() && groups_.batch->rank() == 0) {
+    written = write_model(config_.output_dir, model_, config_, info(), parts_.writer, *groups_.tp);
     if (written) say("model step=" + std::to_string(step_) + " path=" + config_.output_dir);
   }
   MUSTER_TRY(const auto answers, comm_.gather_text(written ? "" : written.error().message));
   MUSTER_CHECK(written);
-  if (!answers[0].empty()) return fail(ErrorCode::io, "rank 0 could not write the model: " + answers[0]);
+  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+    if (!answers[rank].empty())
+      return fail(ErrorCode::io,
+                  "rank " + std::to_string(rank) + " could not write the model: " + answers[rank]);
+  }
   return {};
 }
 
 Result<Outcome> Trainer::Impl::run() {
   say(format(
-      "start ranks=%d parameters=%lld steps=%lld batch=%lld micro_batch=%lld sequence=%lld windows=%llu",
-      comm_.size(), static_cast<long long>(model_.table().numel()), static_cast<long long>(config_.steps),
-      static_cast<long long>(config_.batch), static_cast<long long>(config_.micro_batch),
-      static_cast<long long>(config_.sequence), static_cast<unsigned long long>(loader_.windows())));
+      "start ranks=%d replica=%d tp=%d zero=%lld parameters=%lld steps=%lld batch=%lld micro_batch=%lld "
+      "sequence=%lld windows=%llu",
+      comm_.size(), groups_.mesh.extent(Axis::replica), groups_.mesh.extent(Axis::tp),
+      static_cast<long long>(config_.zero), static_cast<long long>(parameter_count(config_.model)),
+      static_cast<long long>(config_.steps), static_cast<long long>(config_.batch),
+      static_cast<long long>(config_.micro_batch), static_cast<long long>(config_.sequence),
+      static_cast<unsigned long long>(loader_.windows())));
   MUSTER_CHECK(evaluate_now());
   mark_ = SteadyClock::now();
   mark_step_ = step_;
@@ -453,8 +491,11 @@ Result<std::unique_ptr<Trainer>> Trainer::create(TrainerParts parts) {
     if (!held) return tl::unexpected(held.error().with_context("data.validation"));
     held_out = *held;
   }
-  MUSTER_TRY(Model model, Model::create(config.model, parts.dtype));
-  auto impl = std::make_unique<Impl>(std::move(parts), std::move(model), loader, held_out, share);
+  auto groups = make_groups(mesh, *parts.comm);
+  MUSTER_TRY(Model model,
+             Model::create(config.model, parts.dtype, {groups.tp.get(), config.sequence_parallel}));
+  auto impl =
+      std::make_unique<Impl>(std::move(parts), std::move(groups), std::move(model), loader, held_out, share);
   MUSTER_CHECK(impl->start());
   return std::unique_ptr<Trainer>(new Trainer(std::move(impl)));
 }

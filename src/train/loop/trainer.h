@@ -1,5 +1,5 @@
-// The training run of one rank: data parallel, every rank holds the whole model; with mesh.zero = 1 only a
-// part of the optimizer's state.
+// The training run of one rank: data and tensor parallel (mesh.replica, mesh.tp); with mesh.zero = 1 a rank
+// holds a part of the optimizer's state only.
 //
 // A step: forward and backward of this rank's micro-batches, which add up the gradient of the *sum* of token
 // losses; one exchange of loss, token count and requests to stop; the gradient summed over ranks in fp32;
@@ -29,7 +29,7 @@ struct TrainerParts {
   Config config;
   const TokenStream* train = nullptr;
   const TokenStream* validation = nullptr;  // may be null
-  Comm* comm = nullptr;                     // the replica group
+  Comm* comm = nullptr;                     // all ranks
   Writer writer;                            // node and local rank
   std::set<std::string> accepted;           // --accept
   json::Object machine;                     // CPU kind, threads, library

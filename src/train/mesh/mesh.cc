@@ -31,9 +31,10 @@ Result<Mesh> Mesh::create(int world, MeshShape shape) {
     if (axis == Axis::replica && extent == 0) continue;
     const std::string name = "mesh." + std::string(to_string(axis)) + " = " + std::to_string(extent);
     if (extent < 1) return fail(ErrorCode::invalid_argument, name + ": at least 1 is needed");
-    if (axis != Axis::replica && extent > 1) {
-      return fail(ErrorCode::unsupported,
-                  name + ": this version trains data parallel only (mesh.replica); set it to 1");
+    if ((axis == Axis::pp || axis == Axis::shard) && extent > 1) {
+      return fail(
+          ErrorCode::unsupported,
+          name + ": this version has data (mesh.replica) and tensor parallelism (mesh.tp); set it to 1");
     }
     others *= extent;
   }
@@ -45,7 +46,8 @@ Result<Mesh> Mesh::create(int world, MeshShape shape) {
   if (others != world) {
     return fail(ErrorCode::invalid_argument, "the mesh has " + std::to_string(others) +
                                                  " places, the world " + std::to_string(world) +
-                                                 " ranks; leave mesh.replica out to take what is there");
+                                                 " ranks; leave mesh.replica out to take what is there, and "
+                                                 "let the other extents divide the ranks");
   }
   return Mesh(extents);
 }
@@ -71,6 +73,15 @@ std::vector<int> Mesh::group(Axis axis, int rank) const {
   const int first = rank - coordinate(axis, rank) * stride(axis);
   std::vector<int> ranks;
   for (int i = 0; i < extent(axis); ++i) ranks.push_back(first + i * stride(axis));
+  return ranks;
+}
+
+std::vector<int> Mesh::batch_group(int rank) const {
+  std::vector<int> ranks;
+  for (const int replica : group(Axis::replica, rank)) {
+    for (const int shard : group(Axis::shard, replica - coordinate(Axis::shard, rank) * stride(Axis::shard)))
+      ranks.push_back(shard);
+  }
   return ranks;
 }
 

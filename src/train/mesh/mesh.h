@@ -29,8 +29,8 @@ struct MeshShape {
 
 class Mesh {
  public:
-  // invalid_argument: an extent below 1, or the extents do not multiply to `world`. unsupported: pp, shard or
-  // tp above 1; this version trains data parallel only.
+  // invalid_argument: an extent below 1, or the extents do not multiply to `world`. unsupported: pp or shard
+  // above 1, which this version cannot do.
   static Result<Mesh> create(int world, MeshShape shape = {});
 
   int world() const;
@@ -43,6 +43,9 @@ class Mesh {
   // The batch is cut in batch_size() parts; `rank` computes part batch_index(rank).
   int batch_size() const { return extent(Axis::replica) * extent(Axis::shard); }
   int batch_index(int rank) const;
+  // The ranks that hold the same part of the model as `rank` and compute other parts of the batch, itself
+  // included, in order of batch_index().
+  std::vector<int> batch_group(int rank) const;
 
  private:
   explicit Mesh(std::array<int, 4> extents) : extents_(extents) {}

@@ -18,6 +18,17 @@ TEST(Mesh, TakesTheWholeWorldAsReplicas) {
   }
 }
 
+TEST(Mesh, TensorParallelRanksAreNeighbours) {
+  const auto mesh = Mesh::create(6, {.tp = 2});
+  ASSERT_TRUE(mesh);
+  EXPECT_EQ(mesh->batch_size(), 3);
+  EXPECT_EQ(mesh->group(Axis::tp, 3), (std::vector<int>{2, 3}));
+  EXPECT_EQ(mesh->group(Axis::replica, 3), (std::vector<int>{1, 3, 5}));
+  EXPECT_EQ(mesh->batch_group(3), (std::vector<int>{1, 3, 5}));
+  EXPECT_EQ(mesh->batch_index(3), 1);
+  EXPECT_EQ(mesh->coordinate(Axis::tp, 3), 1);
+}
+
 TEST(Mesh, RefusesWhatItCannotDo) {
   struct Case {
     int world;
@@ -29,7 +40,7 @@ TEST(Mesh, RefusesWhatItCannotDo) {
       {0, {}, ErrorCode::invalid_argument, "a world of 0 ranks"},
       {4, {.pp = 2}, ErrorCode::unsupported, "mesh.pp = 2"},
       {4, {.shard = 2}, ErrorCode::unsupported, "mesh.shard = 2"},
-      {4, {.tp = 2}, ErrorCode::unsupported, "mesh.tp = 2"},
+      {5, {.tp = 2}, ErrorCode::invalid_argument, "the mesh has 4 places, the world 5 ranks"},
       {4, {.tp = 0}, ErrorCode::invalid_argument, "mesh.tp = 0"},
       {4, {.replica = -1}, ErrorCode::invalid_argument, "mesh.replica = -1"},
       {4, {.replica = 3}, ErrorCode::invalid_argument, "the mesh has 3 places, the world 4 ranks"},

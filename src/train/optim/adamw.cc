@@ -151,6 +151,7 @@ std::vector<double> block_squares(const ParamTable& table, const FlatBuffer& gra
       0, static_cast<std::int64_t>(blocks.size()), kBlocksPerTask, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) {
           const Range& block = blocks[static_cast<std::size_t>(i)];
+          if (!table.owns(param_of(table, block))) continue;
           sums[static_cast<std::size_t>(i)] =
               gradients.dtype() == Dtype::f32 ? run_squares(gradients.as<float>(block).data(), block.size())
                                               : run_squares(gradients.as<double>(block).data(), block.size());

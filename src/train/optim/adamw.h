@@ -67,7 +67,8 @@ struct Schedule {
 };
 
 // Sums of squares, one fp64 value for each block of table.blocks() that lies in `range` (its ends must be
-// block ends), in order. Ranks gather these; the norm is sqrt(ordered_sum(all blocks)).
+// block ends), in order; 0 for a parameter that another part counts (ParamTable::owns). Ranks gather these;
+// the norm is sqrt(ordered_sum(all blocks)).
 std::vector<double> block_squares(const ParamTable& table, const FlatBuffer& gradients, Range range);
 double ordered_sum(std::span<const double> values);
 

@@ -1,7 +1,6 @@
 #include "train/shard/data_parallel.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/assert.h"
 #include "train/model/model.h"
@@ -51,9 +50,9 @@ Result<void> DataParallel::reduce(FlatBuffer& gradients) {
   return {};
 }
 
-Result<double> DataParallel::norm(const FlatBuffer& gradients) {
+Result<double> DataParallel::square_sum(const FlatBuffer& gradients) {
   const auto mine = block_squares(table_, gradients, owned_);
-  if (!sharded_) return std::sqrt(ordered_sum(mine));
+  if (!sharded_) return ordered_sum(mine);
   const auto blocks = table_.blocks();
   std::vector<double> all(blocks.size());
   std::vector<Range> parts;
@@ -65,7 +64,7 @@ Result<double> DataParallel::norm(const FlatBuffer& gradients) {
   }
   std::ranges::copy(mine, all.begin() + parts[static_cast<std::size_t>(comm_.rank())].begin);
   MUSTER_CHECK(comm_.all_gather<double>(all, parts));
-  return std::sqrt(ordered_sum(all));
+  return ordered_sum(all);
 }
 
 Result<void> DataParallel::gather(FlatBuffer& parameters) {

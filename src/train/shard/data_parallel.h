@@ -35,8 +35,9 @@ class DataParallel {
   // in.
   Result<void> reduce(FlatBuffer& gradients);
 
-  // The global norm of the reduced gradients, the same bits on every rank and for every zero.
-  Result<double> norm(const FlatBuffer& gradients);
+  // The sum of squares of the reduced gradients, as far as this part of the model owns them: the same bits on
+  // every rank and for every zero.
+  Result<double> square_sum(const FlatBuffer& gradients);
 
   // After the update of owned(): the whole parameters everywhere.
   Result<void> gather(FlatBuffer& parameters);

@@ -56,7 +56,7 @@ FlatBuffer gradient_of(const ParamTable& table, int rank) {
 struct Outcome {
   std::vector<float> owned;  // the reduced gradient of what the rank owns
   Range range;
-  double norm = 0;
+  double squares = 0;
   std::vector<float> gathered;  // parameters: each element as its owner wrote it
 };
 
@@ -74,7 +74,7 @@ std::vector<Outcome> run(const ParamTable& table, int zero, int size) {
       ASSERT_TRUE(replicas.reduce(gradients));
       const auto owned = gradients.as<float>(out.range);
       out.owned.assign(owned.begin(), owned.end());
-      out.norm = replicas.norm(gradients).value();
+      out.squares = replicas.square_sum(gradients).value();
       FlatBuffer parameters(table.numel(), Dtype::f32);
       std::ranges::copy(owned, parameters.as<float>(out.range).begin());
       ASSERT_TRUE(replicas.gather(parameters));
@@ -101,7 +101,7 @@ TEST(DataParallel, OwnersHaveTheBitsOfTheFullSum) {
                               static_cast<std::size_t>(range.size()) * sizeof(float)),
                   0)
             << "rank " << rank << " of " << size;
-        EXPECT_EQ(cut[rank].norm, whole[0].norm);
+        EXPECT_EQ(cut[rank].squares, whole[0].squares);
         EXPECT_EQ(cut[rank].gathered, whole[rank].owned);
       }
       EXPECT_EQ(end, table.numel());
@@ -116,7 +116,7 @@ TEST(DataParallel, MoreRanksThanBlocks) {
   ASSERT_LT(table.blocks().size(), 24U);
   const auto whole = run(table, 0, size), cut = run(table, 1, size);
   for (const auto& rank : cut) {
-    EXPECT_EQ(rank.norm, whole[0].norm);
+    EXPECT_EQ(rank.squares, whole[0].squares);
     EXPECT_EQ(rank.gathered, whole[0].owned);
   }
 }
