@@ -64,4 +64,8 @@ bool Ballast::release() {
   return ::unlink(path_.c_str()) == 0;
 }
 
+void Ballast::release_if_scarce(std::uint64_t free_min) {
+  if (const auto disk = look(path_, bytes_); disk && disk->free < free_min) release();
+}
+
 }  // namespace muster

@@ -32,6 +32,8 @@ class Ballast {
 
   // True when that made room.
   bool release();
+  // Only when less than `free_min` bytes are free without it.
+  void release_if_scarce(std::uint64_t free_min);
 
  private:
   std::string path_;

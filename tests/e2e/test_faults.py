@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from conftest import (BIN, log_lines, statuses, training_request, unique, wait_for, wait_job, wait_status)
+from conftest import (BIN, Service, log_lines, statuses, training_request, unique, wait_for, wait_job, wait_status)
 
 
 def counting(lines, pause):
@@ -216,6 +216,57 @@ def test_two_hundred_parallel_creates(clients):
         assert len(list(pool.map(create, names))) == 200
     for name in names:
         assert wait_job(sagemaker, name, timeout=180)["TrainingJobStatus"] == "Completed"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir(mode=0o700)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m,mode=0700", "muster-test", disk]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("no right to mount a small file system")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def fill(disk):
+    with contextlib.suppress(OSError), open(disk / "filler", "ab", buffering=0) as filler:
+        while filler.write(bytes(4096)) == 4096:
+            pass
+
+
+def test_on_a_full_disk_musterd_starts_and_jobs_can_be_stopped(small_disk):
+    service = Service(small_disk, nodes=1).start()
+    try:
+        service.client("s3").create_bucket(Bucket="e2e")
+        name = unique("full")
+        service.client("sagemaker").create_training_job(**training_request(name, "sleep 600"))
+        wait_status(service.client("sagemaker"), name, "Training")
+        fill(small_disk)
+        service.kill()
+        service.start()
+        assert f"process {service.process.pid})" in muster(service, "up").stdout
+        sagemaker = service.client("sagemaker")
+        with pytest.raises(sagemaker.exceptions.ClientError, match="no new jobs until there is room"):
+            sagemaker.create_training_job(**training_request(unique("no"), "true"))
+        sagemaker.stop_training_job(TrainingJobName=name)
+        assert wait_job(sagemaker, name)["TrainingJobStatus"] == "Stopped"
+        (small_disk / "filler").unlink()
+        again = unique("room")
+        sagemaker.create_training_job(**training_request(again, "true"))
+        assert wait_job(sagemaker, again)["TrainingJobStatus"] == "Completed"
+        assert muster(service, "down").returncode == 0  # SQLite removes its log, and makes it anew at the start
+        assert service.process.wait(timeout=30) == 0
+        fill(small_disk)
+        service.start()
+        assert muster(service, "down").returncode == 0
+        assert service.process.wait(timeout=30) == 0
+    finally:
+        service.down()
+
+
+def muster(service, *arguments):
+    return subprocess.run([BIN / "muster", "--data", service.data, *arguments], capture_output=True, text=True, timeout=60)
 
 
 def test_a_second_musterd_is_refused(own):

@@ -1,5 +1,6 @@
 #include "data/directory/directory.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@ namespace muster::data {
 namespace {
 
 constexpr std::string_view kFormat = "1";
+constexpr std::size_t kPidLength = 10;  // digits of the largest
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -25,6 +27,12 @@ std::optional<std::string> read_line(const std::string& path) {
   const auto text = read_file(path, 4096);
   if (!text) return std::nullopt;
   return std::string(trim(*text));
+}
+
+// On a full disk a file that is as it shall be needs no room.
+Result<void> keep_line(const std::string& path, const std::string& line) {
+  if (read_line(path) == line) return {};
+  return write_file_atomic(path, line + "\n");
 }
 
 Result<void> check_format(const std::string& path) {
@@ -148,13 +156,13 @@ Result<FileLock> DataDirectory::lock() const {
 std::optional<std::string> DataDirectory::endpoint() const { return read_line(path_ + "/endpoint"); }
 
 Result<void> DataDirectory::write_endpoint(const std::string& url) const {
-  return write_file_atomic(path_ + "/endpoint", url + "\n");
+  return keep_line(path_ + "/endpoint", url);
 }
 
 std::optional<std::string> DataDirectory::region() const { return read_line(path_ + "/region"); }
 
 Result<void> DataDirectory::write_region(const std::string& region) const {
-  return write_file_atomic(path_ + "/region", region + "\n");
+  return keep_line(path_ + "/region", region);
 }
 
 std::optional<int> DataDirectory::pid() const {
@@ -166,7 +174,15 @@ std::optional<int> DataDirectory::pid() const {
 }
 
 Result<void> DataDirectory::write_pid(int pid) const {
-  return write_file_atomic(path_ + "/musterd.pid", std::to_string(pid) + "\n");
+  // In place and always of one length, so that a start on a full disk needs no room for it. It says nothing
+  // without the lock: a crash may leave what it likes.
+  const auto path = path_ + "/musterd.pid";
+  auto line = std::to_string(pid);
+  line.resize(kPidLength, ' ');
+  MUSTER_TRY(const auto file, open_file(path, O_WRONLY | O_CREAT, 0644));
+  return write_all(file.get(), line + "\n").map_error([&](const Error& error) {
+    return error.with_context("cannot write " + path);
+  });
 }
 
 Result<void> DataDirectory::write_created() const {

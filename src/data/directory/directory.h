@@ -47,6 +47,9 @@ class DataDirectory {
   // failed_precondition names the process that holds it.
   Result<FileLock> lock() const;
 
+  // What a start writes each time (endpoint, region, pid) needs no room when it is as it was: musterd starts
+  // on a full disk too.
+
   // nullopt before the first start.
   std::optional<std::string> endpoint() const;
   Result<void> write_endpoint(const std::string& url) const;

@@ -34,6 +34,30 @@ TEST(DataDirectory, IsMadePrivateAndReopened) {
   EXPECT_EQ(info.st_mode & 0777, 0600U);
 }
 
+// The inode tells: a start on a full disk can neither make a file nor lengthen one.
+TEST(DataDirectory, WhatIsAsItWasIsNotWrittenAnew) {
+  const TempDir dir;
+  const auto data = DataDirectory::open_or_create(dir / "data").value();
+  const auto inode = [&](const std::string& name) {
+    struct stat info {};
+    EXPECT_EQ(::stat((data.path() + name).c_str(), &info), 0);
+    return std::pair(info.st_ino, info.st_size);
+  };
+  const auto start = [&](int pid) {
+    ASSERT_TRUE(data.write_endpoint("http://127.0.0.1:9650"));
+    ASSERT_TRUE(data.write_region("us-east-1"));
+    ASSERT_TRUE(data.write_pid(pid));
+    EXPECT_EQ(data.pid(), pid);
+  };
+  start(4'194'304);
+  const std::vector before = {inode("/endpoint"), inode("/region"), inode("/musterd.pid")};
+  start(7);
+  const std::vector after = {inode("/endpoint"), inode("/region"), inode("/musterd.pid")};
+  EXPECT_EQ(after, before);
+  ASSERT_TRUE(data.write_region("eu-central-1"));
+  EXPECT_EQ(data.region(), "eu-central-1");
+}
+
 TEST(DataDirectory, RefusalsSayWhatToDo) {
   const TempDir dir;
   EXPECT_THAT(DataDirectory::open(dir / "none").error().message, HasSubstr("muster up --data"));

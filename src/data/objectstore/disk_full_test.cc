@@ -1,4 +1,5 @@
 // A disk that is full, tried on a tmpfs of 8 MiB in a mount namespace of the test's own.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -32,17 +33,38 @@ ports::ObjectResult<ports::Written> put(ports::ObjectStore& store, std::string_v
   return store.put("bucket", key, source, options, Time{1});
 }
 
+// A store that was closed opens though not a block is left.
+int open_without_room(const std::string& mount_point, const Options& options) {
+  const auto filler_path = mount_point + "/filler";
+  {
+    auto opened = open(options);
+    REQUIRE(opened);
+    REQUIRE((*opened)->create_bucket({"bucket", "us-east-1", Time{1}}));
+    REQUIRE(put(**opened, "k", 1 << 20, true));
+  }
+  {
+    auto filler = open_file(filler_path, O_WRONLY | O_CREAT);
+    REQUIRE(filler);
+    while (write_all(filler->get(), std::string(4096, 'x'))) {
+    }
+  }
+  auto opened = open(options);
+  REQUIRE(opened);
+  REQUIRE(read_object(**opened, "bucket", "k") == std::string(1 << 20, 'x'));
+  REQUIRE(::unlink(filler_path.c_str()) == 0);
+  return 0;
+}
+
 // In the child; the exit status.
 int fill_the_disk(const std::string& mount_point) {
   if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return kNoNamespaces;
   static_cast<void>(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr));
   if (::mount("none", mount_point.c_str(), "tmpfs", 0, "size=8m") != 0) return kNoNamespaces;
   const Options options{.directory = mount_point + "/objects", .readers = 1, .ballast_bytes = 512 << 10};
+  REQUIRE(open_without_room(mount_point, options) == 0);
   auto opened = open(options);
   REQUIRE(opened);
   auto& store = **opened;
-  REQUIRE(store.create_bucket({"bucket", "us-east-1", Time{1}}));
-  REQUIRE(put(store, "k", 1 << 20, true));
   for (const bool announced : {true, false}) {
     const auto refused = put(store, "k", 20 << 20, announced);
     REQUIRE(!refused);

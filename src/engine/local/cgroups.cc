@@ -200,7 +200,9 @@ void Cgroups::remove() const {
 Result<void> Cgroups::note(const std::string& run_directory) const {
   std::string text;
   for (const auto& hierarchy : hierarchies_) text += hierarchy.folder + "\n";
-  return put_file(run_directory + "/cgroups", text, 0600);
+  const auto path = run_directory + "/cgroups";
+  if (const auto noted = read_file(path, 1 << 16); noted && *noted == text) return {};  // needs no room
+  return put_file(path, text, 0600);
 }
 
 void remove_cgroups(const std::string& run_directory) {

@@ -159,6 +159,42 @@ bool mount_small_disk(const std::string& path, const char* size) {
          ::mount("muster-test", path.c_str(), "tmpfs", 0, size) == 0;
 }
 
+void fill(const TempDir& directory) {
+  auto filler = open_file(directory / "filler", O_WRONLY | O_CREAT | O_APPEND);
+  const std::string block(4096, 'x');
+  while (write_all(filler->get(), block)) {
+  }
+}
+
+TEST(SqliteStore, OnAFullDiskItOpensAgain) {
+  TempDir directory;
+  if (!mount_small_disk(directory.path(), "size=8m")) GTEST_SKIP() << "no right to mount a small file system";
+  const SqliteOptions options{.ballast_bytes = 2 << 20};
+  {
+    auto store = *open_sqlite(directory.path(), options);
+    ASSERT_TRUE(store->commit(0, store->open_epoch()->epoch, put(1, "a")));
+  }
+  fill(directory);
+  auto opened = open_sqlite(directory.path(), options);
+  ASSERT_TRUE(opened) << opened.error().message;
+  auto& store = **opened;
+  const auto meta = store.open_epoch();
+  ASSERT_TRUE(meta) << meta.error().message;
+  EXPECT_EQ(meta->commit_sequence, 1U);
+  EXPECT_TRUE(store.low_on_space());
+  EXPECT_TRUE(store.commit(1, meta->epoch, put(2, "b")));
+}
+
+// The log of a process that died is there; what is left on the disk may not do for a new entry.
+TEST(SqliteStore, OnAFullDiskANewEpochTakesTheBallast) {
+  TempDir directory;
+  if (!mount_small_disk(directory.path(), "size=8m")) GTEST_SKIP() << "no right to mount a small file system";
+  auto store = *open_sqlite(directory.path(), {.ballast_bytes = 2 << 20});
+  fill(directory);
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(store->open_epoch()) << i;
+  EXPECT_TRUE(store->low_on_space());
+}
+
 TEST(SqliteStore, OnAFullDiskTheBallastLetsEndsBeWritten) {
   TempDir directory;
   if (!mount_small_disk(directory.path(), "size=8m")) GTEST_SKIP() << "no right to mount a small file system";
@@ -166,12 +202,7 @@ TEST(SqliteStore, OnAFullDiskTheBallastLetsEndsBeWritten) {
   EXPECT_FALSE(store->low_on_space());
   const auto epoch = store->open_epoch()->epoch;
   auto sequence = store->commit(0, epoch, put(1, "a"))->commit_sequence;
-  {
-    auto filler = open_file(directory / "filler", O_WRONLY | O_CREAT);
-    const std::string block(4096, 'x');
-    while (write_all(filler->get(), block)) {
-    }
-  }
+  fill(directory);
   // Small writes may still find room in the log; a larger one needs what was held back.
   for (int i = 0; i < 40; ++i) {
     const auto done =

@@ -79,12 +79,7 @@ class SqliteStore final : public ports::Store {
   }
 
   Result<ports::StoreMeta> open_epoch() override {
-    MUSTER_TRY(auto transaction, sqlite::Transaction::begin(database_));
-    MUSTER_TRY(auto now, meta());
-    ++now.epoch;
-    MUSTER_CHECK(advance(now));
-    MUSTER_CHECK(transaction.commit());
-    return now;
+    return with_ballast([&] { return next_epoch(); });
   }
 
   Result<domain::Commit> load() override {
@@ -123,13 +118,7 @@ class SqliteStore final : public ports::Store {
 
   Result<ports::StoreMeta> commit(std::uint64_t expected_sequence, std::uint64_t epoch,
                                   const domain::Commit& commit) override {
-    auto done = write(expected_sequence, epoch, commit);
-    if (!done && done.error().code == ErrorCode::io && ballast_.release()) {
-      done = write(expected_sequence, epoch, commit);  // once more, with the space that was held back
-    } else if (done) {
-      ballast_.restore();
-    }
-    return done;
+    return with_ballast([&] { return write(expected_sequence, epoch, commit); });
   }
 
   std::optional<Shortage> low_on_space() override {
@@ -138,6 +127,27 @@ class SqliteStore final : public ports::Store {
   }
 
  private:
+  // Runs `write`; once more, with the space that was held back, when it fails for want of some.
+  template <typename Write>
+  Result<ports::StoreMeta> with_ballast(const Write& write) {
+    auto done = write();
+    if (!done && done.error().code == ErrorCode::io && ballast_.release()) {
+      done = write();
+    } else if (done) {
+      ballast_.restore();
+    }
+    return done;
+  }
+
+  Result<ports::StoreMeta> next_epoch() {
+    MUSTER_TRY(auto transaction, sqlite::Transaction::begin(database_));
+    MUSTER_TRY(auto now, meta());
+    ++now.epoch;
+    MUSTER_CHECK(advance(now));
+    MUSTER_CHECK(transaction.commit());
+    return now;
+  }
+
   Result<void> advance(const ports::StoreMeta& to) {
     return statements_.advance.bind(1, static_cast<std::int64_t>(to.commit_sequence))
         .bind(2, static_cast<std::int64_t>(to.epoch))
@@ -188,14 +198,16 @@ std::optional<Shortage> low_on_space(const std::string& directory, const SqliteO
 
 Result<std::unique_ptr<ports::Store>> open_sqlite(const std::string& directory,
                                                   const SqliteOptions& options) {
+  Ballast ballast(ballast_of(directory), options.ballast_bytes);
+  ballast.restore();
+  // A start needs room even where nothing is new: SQLite for the index of its log, the engine to try a node.
+  ballast.release_if_scarce(options.ballast_bytes / 8);
   MUSTER_TRY(auto database, sqlite::Database::open(directory + "/state.db", {.full_sync = true}));
   MUSTER_CHECK(database.execute(kSchema));
   MUSTER_CHECK(
       database.execute("INSERT OR IGNORE INTO meta(id, commit_sequence, epoch, format) VALUES(1, 0, 0, " +
                        std::to_string(kFormat) + ")"));
   MUSTER_TRY(auto statements, Statements::prepare(database));
-  Ballast ballast(ballast_of(directory), options.ballast_bytes);
-  ballast.restore();
   auto store = std::make_unique<SqliteStore>(std::move(database), std::move(statements), std::move(ballast));
   MUSTER_TRY(const auto meta, store->meta());
   if (meta.format != kFormat) {

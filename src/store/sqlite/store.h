@@ -1,8 +1,8 @@
 // The Store on SQLite: WAL, synchronous=FULL. Tables: record(kind, key, revision, version, body) and
 // meta(commit_sequence, epoch, format). Bodies are docs/formats/records-v1.md.
 //
-// A ballast file beside the database is given up when the disk is full, so that stops and ends can still be
-// written; low_on_space() is true until it could be put back. One thread at a time.
+// A ballast file beside the database is given up when the disk is full, so that musterd can still start, and
+// stops and ends be written; low_on_space() is true until it could be put back. One thread at a time.
 #pragma once
 
 #include <cstdint>
