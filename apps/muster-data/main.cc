@@ -55,10 +55,12 @@ Result<std::vector<text::InputFile>> inputs_of(const std::vector<std::string>& p
 struct TrainArguments {
   std::vector<std::string> input;
   std::string output;
+  double sample_mb = 512;
   text::TrainTokenizerOptions options;
 };
 
-Result<void> train(const TrainArguments& arguments) {
+Result<void> train(TrainArguments arguments) {
+  arguments.options.sample_bytes_max = static_cast<std::uint64_t>(arguments.sample_mb * 1e6);
   std::uint64_t bytes = 0;
   MUSTER_TRY(const auto files, inputs_of(arguments.input, bytes));
   std::printf("Training a BPE tokenizer of %s tokens on %s files, %s\n",
@@ -199,6 +201,60 @@ int report(const Result<void>& result) {
 
 int threads_here() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
+CLI::App* add_train(CLI::App& app, TrainArguments& arguments) {
+  auto* command = app.add_subcommand("train-tokenizer", "Train a SentencePiece BPE tokenizer on text files");
+  command->add_option("--input", arguments.input, "Folders (searched below) or files of UTF-8 text")
+      ->required();
+  command->add_option("--output", arguments.output, "Folder that gets tokenizer.model")->required();
+  command->add_option("--vocab-size", arguments.options.vocab_size, "Tokens, 300 .. 1000000")
+      ->capture_default_str();
+  command
+      ->add_option("--sample-mb", arguments.sample_mb,
+                   "Above this much text, an even sample of the lines is used")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
+  command->footer(
+      "Conventions are Llama's: byte fallback, digits split, no normalisation; unk 0, bos 1, eos 2.\n"
+      "The same files give the same tokenizer.\n\n"
+      "Example:\n  muster-data train-tokenizer --input texts/ --output tokenizer/ --vocab-size 4096");
+  return command;
+}
+
+CLI::App* add_tokenize(CLI::App& app, TokenizeArguments& arguments) {
+  arguments.options.threads = threads_here();
+  auto* command = app.add_subcommand("tokenize", "Write text files as tokenised, indexed shards");
+  command->add_option("--input", arguments.input, "Folders (searched below) or files of UTF-8 text")
+      ->required();
+  command->add_option("--tokenizer", arguments.tokenizer, "A tokenizer.model")->required();
+  command->add_option("--output", arguments.output, "Folder that gets tokens-*.mts; may hold none yet")
+      ->required();
+  command->add_flag("--split-documents", arguments.options.split_documents,
+                    "Blank lines part documents; otherwise a file is one document");
+  command
+      ->add_option("--shard-tokens", arguments.options.shard_tokens,
+                   "Start a new shard at the first document behind this")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
+      ->capture_default_str();
+  command->add_option("--threads", arguments.options.threads, "Workers; the output does not depend on it")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--parts", arguments.parts,
+          "These sub-folders of --input, each into the sub-folder of that name of --output: train,held-out")
+      ->delimiter(',');
+  command->add_flag("--allow-empty", arguments.allow_empty,
+                    "An input folder without files is no error (a node that got no share)");
+  command->footer(
+      "Every document ends with the tokenizer's end token. Bytes that are not UTF-8 become U+FFFD and are "
+      "counted.\n"
+      "Shards are named after their first input file, so nodes with different files can share one output "
+      "prefix.\n\n"
+      "Example:\n  muster-data tokenize --input texts/ --tokenizer tokenizer/tokenizer.model --output "
+      "shards/");
+  return command;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Text to tokens: trains tokenizers and writes tokenised shards for muster-train.",
                "muster-data");
@@ -206,58 +262,9 @@ int run(int argc, char** argv) {
   app.footer("Exit codes: 0 done, 1 failed, 2 wrong arguments.");
 
   TrainArguments training;
-  double sample_mb = 512;
-  auto* train_command =
-      app.add_subcommand("train-tokenizer", "Train a SentencePiece BPE tokenizer on text files");
-  train_command->add_option("--input", training.input, "Folders (searched below) or files of UTF-8 text")
-      ->required();
-  train_command->add_option("--output", training.output, "Folder that gets tokenizer.model")->required();
-  train_command->add_option("--vocab-size", training.options.vocab_size, "Tokens, 300 .. 1000000")
-      ->capture_default_str();
-  train_command
-      ->add_option("--sample-mb", sample_mb, "Above this much text, an even sample of the lines is used")
-      ->check(CLI::Range(1.0, 1e6))
-      ->capture_default_str();
-  train_command->footer(
-      "Conventions are Llama's: byte fallback, digits split, no normalisation; unk 0, bos 1, eos 2.\n"
-      "The same files give the same tokenizer.\n\n"
-      "Example:\n  muster-data train-tokenizer --input texts/ --output tokenizer/ --vocab-size 4096");
-
   TokenizeArguments tokenizing;
-  tokenizing.options.threads = threads_here();
-  auto* tokenize_command = app.add_subcommand("tokenize", "Write text files as tokenised, indexed shards");
-  tokenize_command->add_option("--input", tokenizing.input, "Folders (searched below) or files of UTF-8 text")
-      ->required();
-  tokenize_command->add_option("--tokenizer", tokenizing.tokenizer, "A tokenizer.model")->required();
-  tokenize_command
-      ->add_option("--output", tokenizing.output, "Folder that gets tokens-*.mts; may hold none yet")
-      ->required();
-  tokenize_command->add_flag("--split-documents", tokenizing.options.split_documents,
-                             "Blank lines part documents; otherwise a file is one document");
-  tokenize_command
-      ->add_option("--shard-tokens", tokenizing.options.shard_tokens,
-                   "Start a new shard at the first document behind this")
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
-      ->capture_default_str();
-  tokenize_command
-      ->add_option("--threads", tokenizing.options.threads, "Workers; the output does not depend on it")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  tokenize_command
-      ->add_option(
-          "--parts", tokenizing.parts,
-          "These sub-folders of --input, each into the sub-folder of that name of --output: train,held-out")
-      ->delimiter(',');
-  tokenize_command->add_flag("--allow-empty", tokenizing.allow_empty,
-                             "An input folder without files is no error (a node that got no share)");
-  tokenize_command->footer(
-      "Every document ends with the tokenizer's end token. Bytes that are not UTF-8 become U+FFFD and are "
-      "counted.\n"
-      "Shards are named after their first input file, so nodes with different files can share one output "
-      "prefix.\n\n"
-      "Example:\n  muster-data tokenize --input texts/ --tokenizer tokenizer/tokenizer.model --output "
-      "shards/");
-
+  const auto* train_command = add_train(app, training);
+  const auto* tokenize_command = add_tokenize(app, tokenizing);
   std::string folder;
   auto* info_command = app.add_subcommand("info", "Show the shards of a folder and check every byte of them");
   info_command->add_option("folder", folder, "Folder of *.mts files")->required();
@@ -270,10 +277,7 @@ int run(int argc, char** argv) {
     const int code = app.exit(error);
     return code == 0 ? 0 : 2;
   }
-  if (*train_command) {
-    training.options.sample_bytes_max = static_cast<std::uint64_t>(sample_mb * 1e6);
-    return report(train(training));
-  }
+  if (*train_command) return report(train(std::move(training)));
   if (*tokenize_command) return report(tokenize_parts(tokenizing));
   if (*info_command) return report(info(folder));
   if (*version_command) std::printf("muster-data %s\n", MUSTER_VERSION);

@@ -142,6 +142,22 @@ UniqueFd stop_signals() {
   return UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC));
 }
 
+void wait_for_stop(const UniqueFd& signals) {
+  signalfd_siginfo info{};
+  while (::read(signals.get(), &info, sizeof info) < 0 && errno == EINTR) {
+  }
+  spdlog::info("stopping on SIG{}; jobs keep running", ::sigabbrev_np(static_cast<int>(info.ssi_signo)));
+}
+
+void say_what_is_served(ports::Engine& engine, const std::string& url, const data::DataDirectory& directory) {
+  const auto inventory = engine.inventory();
+  if (!inventory) return;
+  spdlog::info("musterd {} serves {} from {}, {} local nodes", kVersion, url, directory.path(),
+               inventory->nodes.size());
+  spdlog::info("in force for jobs: {}", join(inventory->isolation, "; "));
+  for (const auto& missing : inventory->not_isolated) spdlog::warn("not in force for jobs: {}", missing);
+}
+
 Result<void> serve(const Arguments& arguments) {
   const auto signals = stop_signals();
   MUSTER_TRY(const auto directory, data::DataDirectory::open_or_create(arguments.data));
@@ -200,17 +216,8 @@ Result<void> serve(const Arguments& arguments) {
   api::Router router(authenticator, {api::sagemaker::operations(*service, model, sagemaker),
                                      api::logs::operations(*logs, model), s3, runner, manage});
   door.set(&router);
-  if (const auto inventory = engine->inventory()) {
-    spdlog::info("musterd {} serves {} from {}, {} local nodes", kVersion, url, directory.path(),
-                 inventory->nodes.size());
-    spdlog::info("in force for jobs: {}", join(inventory->isolation, "; "));
-    for (const auto& missing : inventory->not_isolated) spdlog::warn("not in force for jobs: {}", missing);
-  }
-
-  signalfd_siginfo info{};
-  while (::read(signals.get(), &info, sizeof info) < 0 && errno == EINTR) {
-  }
-  spdlog::info("stopping on SIG{}; jobs keep running", ::sigabbrev_np(static_cast<int>(info.ssi_signo)));
+  say_what_is_served(*engine, url, directory);
+  wait_for_stop(signals);
   service->shut_down();
   server->stop(kStopGrace);
   door.set(nullptr);

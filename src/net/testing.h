@@ -117,4 +117,14 @@ class RawSocket {
   bool was_reset_ = false;
 };
 
+inline Route answering(std::function<Response(Request&)> handle) {
+  Route route;
+  route.handle = std::move(handle);
+  return route;
+}
+
+inline std::string get(std::string_view path, std::string_view more = "") {
+  return "GET " + std::string(path) + " HTTP/1.1\r\nHost: h\r\n" + std::string(more) + "\r\n";
+}
+
 }  // namespace muster::net::testing
