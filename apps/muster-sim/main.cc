@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
   CLI::App app("Plays random worlds and scenarios through Muster's control plane, on virtual time.");
   app.footer(
       "Examples:\n  muster-sim --seed 8123\n  muster-sim --seed 1 --count 1000\n"
-      "  muster-sim scenario tests/scenarios/*.txt");
+      "  muster-sim scenario tests/scenarios/[0-9]*.txt");
   std::uint64_t seed = 1;
   std::uint64_t count = 1;
   bool quiet = false;
