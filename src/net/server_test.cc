@@ -3,9 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <condition_variable>
-#include <future>
-#include <mutex>
 #include <thread>
 
 #include "base/text.h"
