@@ -49,7 +49,22 @@ tl::unexpected<Error> cannot_enter(const std::string& path, int why) {
   return fail_errno("open folder " + path, why);
 }
 
+std::string_view kind_of(mode_t mode) {
+  if (S_ISCHR(mode)) return "a character device";
+  if (S_ISBLK(mode)) return "a block device";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "no regular file";
+}
+
 }  // namespace
+
+Result<void> check_replaceable(mode_t mode, const std::string& shown) {
+  if (S_ISREG(mode) || S_ISLNK(mode) || S_ISDIR(mode)) return {};
+  return fail(ErrorCode::invalid_argument,
+              "\"" + shown + "\" is " + std::string(kind_of(mode)) +
+                  ", and an object replaces regular files only; give another path");
+}
 
 NewFile::~NewFile() {
   if (!temporary_.empty()) ::unlinkat(folder_.get(), temporary_.c_str(), 0);
@@ -127,6 +142,10 @@ Result<NewFile> Folder::create(const std::string& path) const {
   const auto slash = path.rfind('/');
   MUSTER_TRY(auto folder, enter(slash == std::string::npos ? "" : path.substr(0, slash)));
   auto name = slash == std::string::npos ? path : path.substr(slash + 1);
+  struct stat there {};
+  if (::fstatat(folder.get(), name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0) {
+    MUSTER_CHECK(check_replaceable(there.st_mode, path));
+  }
   auto temporary = std::string(kTemporaryPrefix) + crypto::random_token(12);
   const int fd = ::openat(folder.get(), temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0) return fail_errno("create a file for " + path);

@@ -1,4 +1,7 @@
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
@@ -238,6 +241,23 @@ std::vector<const Download*> possible(const std::vector<Download>& downloads, Re
   return items;
 }
 
+// The file that `path` means, links followed as cp does; it need not be there yet.
+Result<std::string> file_meant(const std::string& path) {
+  namespace fs = std::filesystem;
+  struct stat there {};
+  std::error_code why;
+  const bool link = fs::is_symlink(fs::symlink_status(path, why));
+  if (::stat(path.c_str(), &there) != 0) {
+    if (!link) return path;
+    return fail_errno("follow the link \"" + path + "\" to " + fs::read_symlink(path, why).string());
+  }
+  MUSTER_CHECK(detail::check_replaceable(there.st_mode, path));
+  if (!link) return path;
+  const auto real = fs::canonical(path, why);
+  if (why) return fail_errno("follow the link \"" + path + "\"", why.value());
+  return real.string();
+}
+
 }  // namespace
 
 Result<Report> download_objects(Client& client, const std::string& bucket,
@@ -275,8 +295,9 @@ Result<Report> download_prefix(Client& client, const std::string& bucket, const 
   return download_objects(client, bucket, downloads, root, options);
 }
 
-Result<ObjectInfo> download_file(Client& client, const Place& place, const std::string& path,
+Result<ObjectInfo> download_file(Client& client, const Place& place, const std::string& given,
                                  const TransferOptions& options) {
+  MUSTER_TRY(const auto path, file_meant(given));
   const auto slash = path.rfind('/');
   const auto name = slash == std::string::npos ? path : path.substr(slash + 1);
   MUSTER_TRY(auto info, client.head_object(place));

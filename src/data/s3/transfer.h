@@ -59,7 +59,8 @@ Result<Report> download_objects(Client& client, const std::string& bucket,
 Result<Report> download_prefix(Client& client, const std::string& bucket, const std::string& prefix,
                                const std::string& root, const TransferOptions& options = {});
 
-// One object to one file.
+// One object to one file. A link at `path` is followed and the file behind it replaced, unlike those below
+// the root of the calls above; a device, pipe or socket is invalid_argument.
 Result<ObjectInfo> download_file(Client& client, const Place& place, const std::string& path,
                                  const TransferOptions& options = {});
 

@@ -111,6 +111,59 @@ TEST(Download, LinksOutOfTheFolderAreNotFollowed) {
   EXPECT_TRUE(std::filesystem::is_empty(dir / "outside"));
 }
 
+TEST(Download, ALinkToAFileBelowTheRootIsReplacedNotFollowed) {
+  FakeS3 s3;
+  s3.put("p/link", "new");
+  TempDir dir;
+  ASSERT_TRUE(make_directories(dir / "root"));
+  ASSERT_TRUE(write_file_atomic(dir / "outside", "old"));
+  ASSERT_EQ(::symlink((dir / "outside").c_str(), (dir / "root/link").c_str()), 0);
+  ASSERT_TRUE(download_prefix(*s3.client(), "b", "p/", dir / "root"));
+  EXPECT_EQ(*read_file(dir / "outside"), "old");
+  EXPECT_FALSE(std::filesystem::is_symlink(dir / "root/link"));
+}
+
+TEST(Download, OneFileFollowsTheLinkItIsGiven) {
+  FakeS3 s3;
+  s3.put("k", "new");
+  TempDir dir;
+  ASSERT_TRUE(make_directories(dir / "real"));
+  ASSERT_TRUE(write_file_atomic(dir / "real/file", "old"));
+  ASSERT_EQ(::symlink("real/file", (dir / "one").c_str()), 0);
+  ASSERT_EQ(::symlink("one", (dir / "two").c_str()), 0);
+  const auto got = download_file(*s3.client(), {"b", "k"}, dir / "two");
+  ASSERT_TRUE(got) << got.error().message;
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "two"));
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "one"));
+  EXPECT_EQ(*read_file(dir / "real/file"), "new");
+
+  ASSERT_EQ(::symlink("nowhere", (dir / "dangling").c_str()), 0);
+  const auto dangling = download_file(*s3.client(), {"b", "k"}, dir / "dangling");
+  ASSERT_FALSE(dangling);
+  EXPECT_THAT(dangling.error().message, HasSubstr("dangling\" to nowhere"));
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "dangling"));
+}
+
+// As root, a rename onto /dev/null would take it from the whole machine.
+TEST(Download, PipesAndDevicesAreNotReplaced) {
+  FakeS3 s3;
+  s3.put("p/fifo", "x");
+  TempDir dir;
+  ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
+  ASSERT_EQ(::symlink("/dev/null", (dir / "null").c_str()), 0);
+  const auto one = download_file(*s3.client(), {"b", "p/fifo"}, dir / "fifo");
+  ASSERT_FALSE(one);
+  EXPECT_THAT(one.error().message, HasSubstr("\"" + (dir / "fifo") + "\" is a pipe"));
+  const auto all = download_prefix(*s3.client(), "b", "p/", dir.path());
+  ASSERT_FALSE(all);
+  EXPECT_THAT(all.error().message, HasSubstr("\"fifo\" is a pipe"));
+  EXPECT_TRUE(std::filesystem::is_fifo(dir / "fifo"));
+  const auto linked = download_file(*s3.client(), {"b", "p/fifo"}, dir / "null");
+  ASSERT_FALSE(linked);
+  EXPECT_THAT(linked.error().message, HasSubstr("is a character device"));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
 TEST(Download, LargeFilesComeInRanges) {
   FakeS3 s3;
   const auto data = random_text(1'000'003, 1);

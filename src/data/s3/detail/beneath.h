@@ -4,6 +4,8 @@
 // on several.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <string_view>
 
@@ -45,12 +47,17 @@ class NewFile {
   std::string name_;
 };
 
+// invalid_argument if what is there, of `mode`, is a device, pipe or socket: a rename would silently remove
+// it. A link passes: the rename replaces the link, never what it leads to.
+Result<void> check_replaceable(mode_t mode, const std::string& shown);
+
 class Folder {
  public:
   // Made, with its parents, if missing.
   static Result<Folder> open(const std::string& root);
   // `path`: checked by check_relative_path. Folders on the way are made. already_exists when one of them is a
-  // file; permission_denied when the way leaves the root through a link.
+  // file; permission_denied when the way leaves the root through a link; invalid_argument as of
+  // check_replaceable.
   Result<NewFile> create(const std::string& path) const;
   Result<void> make_folder(const std::string& path) const;
 
