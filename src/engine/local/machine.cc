@@ -117,11 +117,18 @@ Machine judge(Findings findings) {
     said.push_back("below folders that are closed to others, jobs see only " + join(machine.reach, ", "));
   }
   append(not_said, report.missing);
+  if (!root) {
+    const auto& name = choice.user.name;
+    not_said.push_back("files: jobs run as " + name + ", who started the service, and read and write what " +
+                       name + " may" + (machine.isolated ? ", but for this data directory" : "") +
+                       "; a service started as root runs them as another user");
+  }
   if (!choice.missing.empty()) not_said.push_back(choice.missing);
   const bool entered = std::none_of(report.missing.begin(), report.missing.end(),
                                     [](const auto& line) { return line.starts_with(kLimitsMissing); });
   if (entered) append(said, limits);
   append(not_said, no_limits);
+  not_said.emplace_back("/tmp: jobs share the machine's; they see what others leave there");
   not_said.emplace_back(
       "network: jobs share the machine's; two of them cannot listen on one port of all addresses");
   return machine;

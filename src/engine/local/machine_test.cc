@@ -52,6 +52,7 @@ TEST(Judge, RootWhoseJobsRunAsNobody) {
   EXPECT_THAT(machine.inventory.isolation, Contains("jobs run as nobody"));
   EXPECT_THAT(machine.inventory.isolation, Contains("data directory covered"));
   EXPECT_THAT(machine.inventory.not_isolated, Not(Contains(HasSubstr("user"))));
+  EXPECT_THAT(machine.inventory.not_isolated, Not(Contains(HasSubstr("files:"))));
 }
 
 TEST(Judge, ProgramsBelowAClosedFolderAreSaid) {
@@ -107,6 +108,13 @@ TEST(Judge, NormalUserWithAndWithoutNamespaces) {
     EXPECT_EQ(machine.inventory.isolation.size(), namespaces ? 3U : 1U)
         << "nothing of a node that is not made";
     EXPECT_THAT(machine.inventory.not_isolated, Not(Contains(HasSubstr("unprivileged user"))));
+    EXPECT_THAT(
+        machine.inventory.not_isolated,
+        Contains(std::string("files: jobs run as ada, who started the service, and read and write what "
+                             "ada may") +
+                 (namespaces ? ", but for this data directory" : "") +
+                 "; a service started as root runs them as another user"));
+    EXPECT_THAT(machine.inventory.not_isolated, Contains(HasSubstr("/tmp: jobs share the machine's")));
   }
 }
 
