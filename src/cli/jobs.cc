@@ -298,11 +298,20 @@ Result<void> LogReader::read(const Sink& sink) {
   }
 }
 
+Result<void> check_host(const JobFacts& job, const std::string& host) {
+  std::vector<std::string> hosts;
+  for (int rank = 0; rank < job.nodes; ++rank) hosts.push_back("algo-" + std::to_string(rank + 1));
+  if (host.empty() || std::find(hosts.begin(), hosts.end(), host) != hosts.end()) return {};
+  const auto listed = hosts.size() <= 4 ? join(hosts, ", ") : hosts.front() + " to " + hosts.back();
+  return fail(ErrorCode::not_found, "job " + job.name + " has no host \"" + host + "\"; it has " + listed);
+}
+
 int show_logs(const Common& common, const std::string& name, const LogsOptions& options) {
   auto session = open_session(common);
   if (!session) return print_error(session.error());
   auto job = find_job(session->client, name);
   if (!job) return print_error(job.error());
+  if (const auto there = check_host(*job, options.host); !there) return print_error(there.error());
   LogReader reader(session->client, job->training, name);
   const bool show_host = job->nodes > 1 && options.host.empty();
   const auto print = [&](const LogReader::Line& line) {

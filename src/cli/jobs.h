@@ -54,6 +54,8 @@ struct LogsOptions {
   bool follow = false;
   std::string host;  // "algo-2"; empty: all
 };
+// not_found, with the hosts that there are, unless `host` is one of the job's; "" is all of them.
+Result<void> check_host(const JobFacts& job, const std::string& host);
 // With `follow` goes on while the service restarts, without losing or repeating a line.
 int show_logs(const Common& common, const std::string& name, const LogsOptions& options);
 

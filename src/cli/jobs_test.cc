@@ -86,6 +86,22 @@ class FakeLogs final : public net::Handler {
   std::unique_ptr<net::Server> server_;
 };
 
+TEST(CheckHost, NamesTheHostsThatThereAre) {
+  JobFacts job;
+  job.name = "j";
+  job.nodes = 2;
+  for (const auto* host : {"", "algo-1", "algo-2"}) EXPECT_TRUE(check_host(job, host)) << host;
+  for (const auto* host : {"algo-0", "algo-3", "algo-01", "../x", "algo-"}) {
+    const auto refused = check_host(job, host);
+    ASSERT_FALSE(refused) << host;
+    EXPECT_EQ(refused.error().code, ErrorCode::not_found);
+    EXPECT_EQ(refused.error().message,
+              "job j has no host \"" + std::string(host) + "\"; it has algo-1, algo-2");
+  }
+  job.nodes = 16;
+  EXPECT_THAT(check_host(job, "x").error().message, HasSubstr("it has algo-1 to algo-16"));
+}
+
 class LogReaderTest : public ::testing::Test {
  protected:
   Result<void> read() {
