@@ -183,7 +183,7 @@ Result<void> serve(const Arguments& arguments) {
 
   MUSTER_TRY(auto keyring, api::Keyring::load(directory.master_key()));
   MUSTER_TRY(const auto store, store::open_sqlite(directory.state()));
-  MUSTER_TRY(const auto objects, objectstore::open({.directory = directory.objects()}));
+  MUSTER_TRY(const auto objects, objectstore::open({.directory = directory.objects(), .note = note}));
   MUSTER_TRY(const auto opened, telemetry::open_log_store(directory.logs()));
   for (const auto& notice : opened.notices) spdlog::warn("damaged log: {}", notice);
   const auto& logs = opened.store;

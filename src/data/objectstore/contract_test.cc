@@ -496,6 +496,23 @@ TEST_F(ObjectStore, MissingContentIsCorruptNotAbsent) {
   EXPECT_EQ(object.error().error.code, ErrorCode::corrupt);
 }
 
+TEST_F(ObjectStore, ShortenedContentIsCorruptAndNoted) {
+  ASSERT_TRUE(put("k", "content"));
+  store.reset();
+  std::vector<std::string> said;
+  store = open({.directory = folder / "objects",
+                .sync = false,
+                .note = [&](std::string_view line) { said.emplace_back(line); }})
+              .value();
+  const auto file = folder / "objects/01/0000000000000001";
+  std::filesystem::resize_file(file, 3);
+  const auto object = store->get("bucket", "k");
+  ASSERT_FALSE(object);
+  EXPECT_EQ(object.error().error.code, ErrorCode::corrupt);
+  EXPECT_EQ(said, std::vector<std::string>{"the content of s3://bucket/k is damaged: " + file +
+                                           " has 3 bytes of 7"});
+}
+
 TEST_F(ObjectStore, ManyThreadsAtOnce) {
   std::vector<std::thread> threads;
   std::atomic<int> failures = 0;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/notes.h"
 #include "ports/object_store.h"
 
 namespace muster::objectstore {
@@ -22,6 +23,7 @@ struct Options {
   std::uint64_t buffer_bytes_max = 64ULL << 20;  // of bodies on their way to disk; more writers wait
   std::uint64_t ballast_bytes = 4ULL << 20;      // held back so that removals work on a full disk
   std::uint64_t part_bytes_min = ports::ObjectLimits::part_bytes_min;  // smaller in tests
+  Note note = {};  // objects whose content is damaged on disk: any thread; may be empty
 };
 
 Result<std::unique_ptr<ports::ObjectStore>> open(const Options& options);

@@ -19,8 +19,8 @@ constexpr std::size_t kOpenAtOnce = 4;
 
 class FileObject final : public ports::OpenObject {
  public:
-  FileObject(ports::ObjectInfo info, std::vector<Piece> pieces)
-      : info_(std::move(info)), pieces_(std::move(pieces)) {}
+  FileObject(ports::ObjectInfo info, std::vector<Piece> pieces, std::string name, const Note& note)
+      : info_(std::move(info)), pieces_(std::move(pieces)), name_(std::move(name)), note_(note) {}
   ~FileObject() override {
     if (reaper_ != nullptr) reaper_->unpin(pinned_);
   }
@@ -30,14 +30,14 @@ class FileObject final : public ports::OpenObject {
   std::uint64_t piece_length(std::size_t index) const override { return pieces_[index].length; }
   Result<ports::ObjectPiece> piece(std::size_t index) const override {
     if (!open_.empty()) return ports::ObjectPiece{open_[index], 0, pieces_[index].length};
-    MUSTER_TRY(auto file, folder_->open_file(pieces_[index].blob));
+    MUSTER_TRY(auto file, open(*folder_, pieces_[index]));
     return ports::ObjectPiece{std::make_shared<const UniqueFd>(std::move(file)), 0, pieces_[index].length};
   }
 
-  // not_found when the content went away since the row was read.
+  // not_found when the content went away since the row was read; corrupt, and noted, when it is too short.
   Result<void> open_all(const ContentFolder& folder) {
     for (const auto& piece : pieces_) {
-      MUSTER_TRY(auto file, folder.open_file(piece.blob));
+      MUSTER_TRY(auto file, open(folder, piece));
       open_.push_back(std::make_shared<const UniqueFd>(std::move(file)));
     }
     return {};
@@ -50,8 +50,18 @@ class FileObject final : public ports::OpenObject {
   }
 
  private:
+  Result<UniqueFd> open(const ContentFolder& folder, const Piece& piece) const {
+    auto file = folder.open_file(piece.blob, piece.length);
+    if (file || file.error().code != ErrorCode::corrupt) return file;
+    auto error = file.error().with_context("the content of " + name_ + " is damaged");
+    if (note_) note_(error.message);
+    return tl::unexpected(std::move(error));
+  }
+
   ports::ObjectInfo info_;
   std::vector<Piece> pieces_;
+  std::string name_;
+  const Note& note_;
   std::vector<std::shared_ptr<const UniqueFd>> open_;
   const ContentFolder* folder_ = nullptr;
   Reaper* reaper_ = nullptr;
@@ -265,15 +275,19 @@ ObjectResult<std::unique_ptr<ports::OpenObject>> DirectoryStore::get(std::string
   // The content may be replaced and removed between the row and the opening of its files: then look again.
   constexpr int kAttempts = 100;
   ReadPool::Lease reader(readers_);
+  const auto name = "s3://" + std::string(bucket) + "/" + std::string(key);
   for (int attempt = 0;; ++attempt) {
     MUSTER_TRY(auto row, find_object(*reader, bucket, key));
     const auto blob = row.blob;
-    if (blob == 0) return std::make_unique<FileObject>(info_of(std::move(row)), std::vector<Piece>{});
+    if (blob == 0) {
+      return std::make_unique<FileObject>(info_of(std::move(row)), std::vector<Piece>{}, name, options_.note);
+    }
     auto pieces = reader->pieces(blob);
     if (!pieces && pieces.error().code == ErrorCode::not_found && attempt < kAttempts) continue;
     if (!pieces) return tl::unexpected(std::move(pieces).error());
     const bool at_once = pieces->size() <= kOpenAtOnce;
-    auto object = std::make_unique<FileObject>(info_of(std::move(row)), *std::move(pieces));
+    auto object =
+        std::make_unique<FileObject>(info_of(std::move(row)), *std::move(pieces), name, options_.note);
     if (at_once) {
       auto opened = object->open_all(folder_);
       if (opened) return object;
@@ -286,8 +300,9 @@ ObjectResult<std::unique_ptr<ports::OpenObject>> DirectoryStore::get(std::string
       if (again.blob == blob) return object;
     }
     if (attempt == kAttempts) {
-      return tl::unexpected(ObjectError(
-          Error{ErrorCode::corrupt, "the content of object " + std::string(key) + " is missing on disk"}));
+      Error error{ErrorCode::corrupt, "the content of " + name + " is missing on disk"};
+      if (options_.note) options_.note(error.message);
+      return tl::unexpected(ObjectError(std::move(error)));
     }
   }
 }

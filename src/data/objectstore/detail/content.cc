@@ -1,6 +1,7 @@
 #include "data/objectstore/detail/content.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -121,12 +122,17 @@ Result<void> ContentFolder::move_in(std::int64_t id) const {
   return {};
 }
 
-Result<UniqueFd> ContentFolder::open_file(std::int64_t id) const {
+Result<UniqueFd> ContentFolder::open_file(std::int64_t id, std::uint64_t bytes) const {
   auto file = muster::open_file(settled(id), O_RDONLY);
-  if (file || file.error().code != ErrorCode::not_found) return file;
-  file = muster::open_file(incoming(id), O_RDONLY);
-  if (file || file.error().code != ErrorCode::not_found) return file;
-  return muster::open_file(settled(id), O_RDONLY);  // moved between the two looks
+  const auto absent = [&] { return !file && file.error().code == ErrorCode::not_found; };
+  if (absent()) file = muster::open_file(incoming(id), O_RDONLY);
+  if (absent()) file = muster::open_file(settled(id), O_RDONLY);  // moved between the two looks
+  if (!file) return file;
+  struct stat info {};
+  if (::fstat(file->get(), &info) != 0) return fail_errno("look at " + settled(id));
+  if (static_cast<std::uint64_t>(info.st_size) >= bytes) return file;
+  return fail(ErrorCode::corrupt,
+              settled(id) + " has " + std::to_string(info.st_size) + " bytes of " + std::to_string(bytes));
 }
 
 Result<void> ContentFolder::remove(std::int64_t id) const {

@@ -50,8 +50,9 @@ class ContentFolder {
   ports::ObjectResult<Incoming> create(std::int64_t id, std::optional<std::uint64_t> size) const;
   // Names of finished incoming files durable.
   Result<void> sync_names() const;
-  Result<UniqueFd> open_file(std::int64_t id) const;  // not_found
-  Result<void> remove(std::int64_t id) const;         // absent: success
+  // not_found; corrupt when it has fewer than `bytes`.
+  Result<UniqueFd> open_file(std::int64_t id, std::uint64_t bytes) const;
+  Result<void> remove(std::int64_t id) const;  // absent: success
   // At start: files whose commit got through move to their place, others go.
   Result<void> sweep(const std::function<Result<bool>(std::int64_t)>& committed) const;
 
