@@ -10,13 +10,13 @@ wire::sigv4::RequestView view_of(const net::RequestHead& head) {
   return {head.method, head.path, head.query, head.headers.all()};
 }
 
-namespace {
-
-std::string request_id() {
+std::string new_request_id() {
   const auto raw = crypto::hex(crypto::random_bytes(16));
   return raw.substr(0, 8) + "-" + raw.substr(8, 4) + "-" + raw.substr(12, 4) + "-" + raw.substr(16, 4) + "-" +
          raw.substr(20);
 }
+
+namespace {
 
 bool is_s3(const wire::sigv4::Claim& claim) { return claim.scope.service == "s3"; }
 
@@ -45,7 +45,7 @@ ApiResult<Signed> Authenticator::identify(const net::RequestHead& head) {
   signer.caller.account = identity_.account;
   signer.caller.access_key = signer.claim.access_key;
   signer.caller.region = identity_.region;
-  signer.caller.request_id = request_id();
+  signer.caller.request_id = new_request_id();
   signer.caller.now = clock_.now();
   switch (wire::sigv4::check_time(signer.claim, signer.caller.now)) {
     case TimeCheck::ok:

@@ -34,6 +34,9 @@ struct Identity {
   std::string region = "us-east-1";
 };
 
+// "0d8f1c2e-..." for the answer and the log.
+std::string new_request_id();
+
 // The parts of a head that are signed.
 wire::sigv4::RequestView view_of(const net::RequestHead& head);
 

@@ -63,7 +63,8 @@ net::Route whole_body(std::string service, std::string request_id,
 
 std::variant<net::Route, net::Response> Router::route(const net::RequestHead& head) {
   if (begins_with(head.path, kRunnerPath) && !is_signed(head)) return services_.runner.route(head);
-  if (head.path == "/healthz" && head.method == "GET" && !is_signed(head)) {
+  const bool reads = head.method == "GET" || head.method == "HEAD";
+  if (head.path == "/healthz" && reads && !is_signed(head)) {
     return whole_body("", "", [](net::Request&) {
       net::Response response;
       response.headers.set("Content-Type", "text/plain");
@@ -72,7 +73,12 @@ std::variant<net::Route, net::Response> Router::route(const net::RequestHead& he
     });
   }
   auto signer = authenticator_.identify(head);
-  if (!signer) return refusal(head, guess_service(head), signer.error(), "");
+  if (!signer) {
+    auto error = signer.error();
+    const auto service = guess_service(head);
+    if (service == "s3" && error.code == "MissingAuthenticationToken") error.code = "AccessDenied";
+    return refusal(head, service, error, new_request_id());
+  }
   if (signer->claim.scope.service == "s3") return route_s3(head, *std::move(signer));
   const auto& service = signer->claim.scope.service;
   const auto& request_id = signer->caller.request_id;

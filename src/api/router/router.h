@@ -1,7 +1,7 @@
 // One port for every service: which handler a request belongs to, and who sent it.
 //
 // The service is read from the credential scope of the signature, so a bucket may have any name. Unsigned are
-// only GET /healthz and presigned S3 URLs; the runner protocol has tokens of its own.
+// only GET and HEAD /healthz and presigned S3 URLs; the runner protocol has tokens of its own.
 //
 //   scope s3         api/s3      signature checked before the body, which streams
 //   scope sagemaker  JSON 1.1    X-Amz-Target SageMaker.*
