@@ -199,8 +199,13 @@ Result<GetResult> S3Client::get_object(const Place& place, const GetOptions& opt
 Result<ObjectInfo> S3Client::head_object(const Place& place) {
   Call call{.operation = "HeadObject", .method = "HEAD", .place = place};
   call.headers.set("x-amz-checksum-mode", "ENABLED");
-  MUSTER_TRY(const auto answer, transport_->send(call));
-  return info_of(place, answer.headers);
+  const auto answer = transport_->send(call);
+  if (answer) return info_of(place, answer->headers);
+  if (answer.error().code != ErrorCode::not_found) return tl::unexpected(answer.error());
+  // The answer to a HEAD has no body that would tell which of the two is missing.
+  const bool bucket = bucket_exists(place.bucket).value_or(true);
+  return tl::unexpected(at(place, "HeadObject", ErrorCode::not_found,
+                           bucket ? "there is no such object" : "there is no bucket " + place.bucket));
 }
 
 Result<std::uint64_t> S3Client::part_size(const Place& place, int number) {

@@ -46,7 +46,13 @@ TEST(S3Client, PutGetHeadDelete) {
   ASSERT_FALSE(gone);
   EXPECT_EQ(gone.error().code, ErrorCode::not_found);
   EXPECT_THAT(gone.error().message, HasSubstr("GetObject s3://b/a/b c+d%2B é: NoSuchKey: because (404)"));
-  EXPECT_EQ(client->head_object({"b", "none"}).error().code, ErrorCode::not_found);
+  for (const auto& [bucket, said] : {std::pair{"b", "s3://b/none: there is no such object"},
+                                     std::pair{"nowhere", "s3://nowhere/none: there is no bucket nowhere"}}) {
+    const auto missing = client->head_object({bucket, "none"});
+    ASSERT_FALSE(missing);
+    EXPECT_EQ(missing.error().code, ErrorCode::not_found);
+    EXPECT_THAT(missing.error().message, HasSubstr(said));
+  }
 }
 
 TEST(S3Client, FileBody) {
