@@ -136,6 +136,7 @@ net::Response respond(const Handlers& handlers, Operation operation, const Calle
 
 Payload payload_of(const wire::sigv4::Claim& claim, std::string_view secret_key) {
   Payload payload{.hash = claim.payload_hash, .decoder = {}};
+  if (payload.hash.empty()) payload.hash = wire::sigv4::payload_hash_of("");  // as the signature has it
   if (const auto framing = wire::sigv4::framing_of(claim.payload_hash)) {
     payload.decoder = [framing = *framing, claim, secret = std::string(secret_key)] {
       return std::make_unique<wire::sigv4::AwsChunkedDecoder>(framing, claim, secret);
@@ -179,8 +180,9 @@ net::Route S3Service::route(const net::RequestHead& head, const Caller& caller, 
   };
   auto target = parse_target(head.path);
   auto query = Query::parse(head.query);
-  if (!target || !query) {
-    const auto error = target ? query.error() : target.error();
+  auto declared = check_declared(payload);
+  if (!target || !query || !declared) {
+    const auto error = !target ? target.error() : !query ? query.error() : declared.error();
     route.handle = [error, id = caller.request_id](net::Request& request) {
       return error_response(request.head, id, error.status, error.code, error.error.message);
     };

@@ -23,7 +23,8 @@ namespace muster::api::s3 {
 
 // What the signature says about the body.
 struct Payload {
-  // x-amz-content-sha256: 64 hex digits are checked; UNSIGNED-PAYLOAD is not. STREAMING-...: `decoder`.
+  // x-amz-content-sha256: 64 hex digits are checked; UNSIGNED-PAYLOAD is not. STREAMING-...: `decoder`. A
+  // signed request without it has signed an empty body.
   std::string hash;
   // Makes the decoder of an aws-chunked body; empty for plain ones.
   std::function<std::unique_ptr<wire::sigv4::AwsChunkedDecoder>()> decoder;

@@ -315,6 +315,44 @@ class Chunked : public ::testing::Test {
   Chunked() {
     service.send(head_of("PUT", "/bucket", 0), "");
     claim.access_key = "key";
+TEST(S3Service, ARequestWithoutAPayloadHashHasSignedAnEmptyBody) {
+  Service service;
+  service.send(head_of("PUT", "/bucket", 0), "");
+  const auto put = [&](const std::string& body) {
+    return service.send(head_of("PUT", "/bucket/k", body.size()), body, payload_of({}, "secret"));
+  };
+  EXPECT_EQ(put("").status, 200);
+  EXPECT_EQ(element(body_text(put("x")), "Code"), "XAmzContentSHA256Mismatch");
+}
+
+// What is damaged on disk is not given new digests that fit the damage.
+TEST(S3Service, APartIsNotCopiedFromADamagedObject) {
+  Service service;
+  service.send(head_of("PUT", "/bucket", 0), "");
+  service.send(head_of("PUT", "/bucket/source", 5), "hello");
+  const auto id = element(body_text(service.send(head_of("POST", "/bucket/k?uploads", 0), "")), "UploadId");
+  const auto copy = [&](const std::string& range) {
+    auto head = head_of("PUT", "/bucket/k?partNumber=1&uploadId=" + id, 0);
+    head.headers.set("x-amz-copy-source", "bucket/source");
+    if (!range.empty()) head.headers.set("x-amz-copy-source-range", range);
+    return service.send(std::move(head), "");
+  };
+  EXPECT_EQ(copy("").status, 200);
+  EXPECT_EQ(copy("bytes=0-4").status, 200);
+  service.overwrite_content("jello");
+  for (const auto* range : {"", "bytes=0-4"}) {
+    const auto answer = copy(range);
+    EXPECT_EQ(answer.status, 500);
+    EXPECT_EQ(element(body_text(answer), "Code"), "InternalError");
+    EXPECT_THAT(body_text(answer), HasSubstr("s3://bucket/source is damaged"));
+  }
+  service.overwrite_content("jel");
+  EXPECT_EQ(copy("").status, 500);
+  const auto got = service.send(head_of("GET", "/bucket/source", 0), "");
+  EXPECT_EQ(got.status, 500) << "at once, and not in the middle of the body";
+  EXPECT_THAT(body_text(got), HasSubstr("s3://bucket/source is damaged"));
+}
+
     claim.scope = {"20261129", "us-east-1", "s3"};
     claim.time = *parse_compact("20261129T120000Z");
     claim.signature = std::string(64, 'a');

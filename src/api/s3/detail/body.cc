@@ -19,6 +19,16 @@ bool is_hash(std::string_view text) {
 
 }  // namespace
 
+ApiResult<void> check_declared(const Payload& payload) {
+  if (payload.decoder || payload.hash == wire::sigv4::kUnsignedPayload || is_hash(payload.hash)) return {};
+  return refuse(
+      "InvalidArgument",
+      "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, STREAMING-UNSIGNED-PAYLOAD-TRAILER, "
+      "STREAMING-AWS4-HMAC-SHA256-PAYLOAD, STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER or the sha256 "
+      "of the body in 64 hex digits, not \"" +
+          clip_characters(payload.hash, 100) + "\"");
+}
+
 ApiResult<std::uint64_t> content_length(const Context& context) {
   if (context.payload.decoder) {
     const auto length = parse_int(context.header("x-amz-decoded-content-length"));

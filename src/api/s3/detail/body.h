@@ -15,6 +15,10 @@
 
 namespace muster::api::s3 {
 
+// InvalidArgument for an x-amz-content-sha256 that says nothing this server could check or may leave
+// unchecked.
+ApiResult<void> check_declared(const Payload& payload);
+
 // The announced length of the content: Content-Length, or x-amz-decoded-content-length of an aws-chunked
 // body. MissingContentLength.
 ApiResult<std::uint64_t> content_length(const Context& context);
