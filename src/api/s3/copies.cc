@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 
 #include "api/s3/detail/handlers.h"
 #include "api/s3/detail/xml.h"
@@ -94,6 +95,28 @@ void write_copied(Xml& xml, const ports::Written& written) {
   }
 }
 
+std::string unhex(std::string_view text) {
+  std::string out;
+  for (std::size_t at = 0; at + 2 <= text.size(); at += 2) {
+    unsigned char byte = 0;
+    std::from_chars(text.data() + at, text.data() + at + 2, byte, 16);
+    out += static_cast<char>(byte);
+  }
+  return out;
+}
+
+// What the bytes of a range must have, as far as it is known: of the whole object. A damaged source must not
+// get new digests that fit the damage.
+std::vector<ports::ExpectedDigest> known_digests(const ports::ObjectInfo& info, ByteRange range) {
+  std::vector<ports::ExpectedDigest> out;
+  if (range.length != info.size) return out;
+  if (info.parts == 0) out.push_back({crypto::Digest::md5, unhex(info.etag)});
+  if (info.checksum && !info.checksum->composite) {
+    if (auto raw = crypto::base64_decode(info.checksum->value)) out.push_back({info.checksum->kind, *raw});
+  }
+  return out;
+}
+
 ApiResult<ByteRange> copy_range(const Context& context, std::uint64_t size) {
   const auto header = context.header("x-amz-copy-source-range");
   if (header.empty()) return ByteRange{0, size};
@@ -154,11 +177,21 @@ Handlers::Answer Handlers::copy_part(const Context& context) const {
   MUSTER_CHECK(check_source(context, (*object)->info()));
   MUSTER_TRY(const auto range, copy_range(context, (*object)->info().size));
   CopySource bytes(**object, range);
-  auto written = store_.put_part(
-      context.target.bucket, context.target.key, context.query.get("uploadId"),
-      static_cast<std::uint32_t>(number), bytes,
-      {.attributes = {}, .size = range.length, .expected = {}, .checksum = {}, .condition = {}},
-      context.caller.now);
+  auto written = store_.put_part(context.target.bucket, context.target.key, context.query.get("uploadId"),
+                                 static_cast<std::uint32_t>(number), bytes,
+                                 {.attributes = {},
+                                  .size = range.length,
+                                  .expected = known_digests((*object)->info(), range),
+                                  .checksum = {},
+                                  .condition = {}},
+                                 context.caller.now);
+  if (!written && (written.error().fault == ports::ObjectFault::bad_digest ||
+                   written.error().fault == ports::ObjectFault::source_failed)) {
+    return refuse("InternalError",
+                  "the content of the source s3://" + source.bucket + "/" + source.key +
+                      " is damaged: " + written.error().error.message,
+                  500);
+  }
   if (!written) return refuse_fault(written.error());
   Xml xml("CopyPartResult");
   write_copied(xml, *written);

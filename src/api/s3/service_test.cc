@@ -89,6 +89,11 @@ class Service {
     return route.handle(request);
   }
 
+  // Of the first object that was written.
+  void overwrite_content(const std::string& text) {
+    EXPECT_TRUE(write_file_atomic(folder_ / "objects/01/0000000000000001", text));
+  }
+
   Caller caller;
 
  private:
