@@ -46,6 +46,21 @@ TEST(Text, Utf8) {
             "b");
 }
 
+TEST(Text, WhatXmlCannotCarry) {
+  for (const auto* fine : {"", "a\t\n\r\x7f", "\xc2\x85", "\xef\xbf\xbd", "é漢😀"}) {
+    EXPECT_EQ(to_xml_lossy(fine), fine);
+    EXPECT_TRUE(is_xml(fine));
+  }
+  const std::string odd[] = {std::string(1, '\0'), "\x01",         "\x0b", "\x1f",
+                             "\xef\xbf\xbe",       "\xef\xbf\xbf", "\xff"};
+  for (const auto& one : odd) {
+    EXPECT_EQ(to_xml_lossy("a" + one + "b"),
+              "a\xef\xbf\xbd"
+              "b");
+    EXPECT_FALSE(is_xml(one));
+  }
+}
+
 TEST(Text, ClipsByCharacters) {
   EXPECT_EQ(clip_characters("abcdef", 6), "abcdef");
   EXPECT_EQ(clip_characters("abcdefg", 6), "abcdef");

@@ -194,6 +194,24 @@ std::string to_utf8_lossy(std::string_view bytes) {
   return out;
 }
 
+std::string to_xml_lossy(std::string_view bytes) {
+  constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+  std::string out;
+  out.reserve(bytes.size());
+  while (!bytes.empty()) {
+    const auto length = utf8_sequence(bytes);
+    const auto character = bytes.substr(0, std::max<std::size_t>(length, 1));
+    const auto first = static_cast<unsigned char>(character[0]);
+    const bool control = first < 0x20 && first != '\t' && first != '\n' && first != '\r';
+    const bool none = character == "\xef\xbf\xbe" || character == "\xef\xbf\xbf";
+    out += length == 0 || control || none ? kReplacement : character;
+    bytes.remove_prefix(character.size());
+  }
+  return out;
+}
+
+bool is_xml(std::string_view text) { return to_xml_lossy(text) == text; }
+
 std::string clip_characters(std::string_view text, std::size_t characters, std::string_view ending) {
   constexpr std::string_view kReplacement = "\xef\xbf\xbd";
   std::string out;

@@ -33,6 +33,10 @@ std::optional<std::string> percent_decode(std::string_view text);
 bool is_utf8(std::string_view text);
 // Invalid sequences become U+FFFD.
 std::string to_utf8_lossy(std::string_view bytes);
+// So does here what XML 1.0 cannot carry even as a reference: control characters but tab, line feed and
+// carriage return, U+FFFE and U+FFFF.
+std::string to_xml_lossy(std::string_view bytes);
+bool is_xml(std::string_view text);  // to_xml_lossy would change nothing
 // At most `characters` of UTF-8 text; invalid sequences become U+FFFD. Longer text is cut so that it fits
 // with `ending` (ASCII, not longer than `characters`) behind it.
 std::string clip_characters(std::string_view text, std::size_t characters, std::string_view ending = "");

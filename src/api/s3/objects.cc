@@ -138,6 +138,18 @@ struct Deletion {
   std::string etag;  // "" : whatever is there
 };
 
+// A NUL as such or as a reference: a key would end there, and be another one.
+bool holds_nul(std::string_view xml) {
+  if (xml.find('\0') != std::string_view::npos) return true;
+  for (auto at = xml.find("&#"); at != std::string_view::npos; at = xml.find("&#", at + 2)) {
+    auto number = xml.substr(at + 2);
+    if (number.starts_with('x')) number.remove_prefix(1);
+    const auto end = number.find_first_not_of('0');
+    if (end != 0 && end != std::string_view::npos && number[end] == ';') return true;
+  }
+  return false;
+}
+
 ApiResult<std::vector<Deletion>> parse_deletions(const std::string& body, bool& quiet) {
   const auto malformed = [](std::string_view why) {
     return refuse("MalformedXML",
@@ -145,6 +157,9 @@ ApiResult<std::vector<Deletion>> parse_deletions(const std::string& body, bool& 
                   "schema: " +
                       std::string(why));
   };
+  if (holds_nul(body)) {
+    return malformed("it holds a NUL, which XML cannot; delete such a key by DeleteObject");
+  }
   pugi::xml_document document;
   const auto parsed =
       document.load_buffer(body.data(), body.size(), pugi::parse_default | pugi::parse_ws_pcdata);

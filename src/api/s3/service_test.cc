@@ -315,11 +315,6 @@ TEST(S3Service, ObjectsOfManyPartsGiveAnyRange) {
   }
 }
 
-class Chunked : public ::testing::Test {
- protected:
-  Chunked() {
-    service.send(head_of("PUT", "/bucket", 0), "");
-    claim.access_key = "key";
 TEST(S3Service, ARequestWithoutAPayloadHashHasSignedAnEmptyBody) {
   Service service;
   service.send(head_of("PUT", "/bucket", 0), "");
@@ -358,6 +353,11 @@ TEST(S3Service, APartIsNotCopiedFromADamagedObject) {
   EXPECT_THAT(body_text(got), HasSubstr("s3://bucket/source is damaged"));
 }
 
+class Chunked : public ::testing::Test {
+ protected:
+  Chunked() {
+    service.send(head_of("PUT", "/bucket", 0), "");
+    claim.access_key = "key";
     claim.scope = {"20261129", "us-east-1", "s3"};
     claim.time = *parse_compact("20261129T120000Z");
     claim.signature = std::string(64, 'a');

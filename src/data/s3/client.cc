@@ -255,10 +255,18 @@ Result<std::vector<std::pair<std::string, Error>>> S3Client::delete_objects(
     const std::string& bucket, const std::vector<std::string>& keys) {
   constexpr std::size_t kBatch = 1000;
   std::vector<std::pair<std::string, Error>> failed;
-  for (std::size_t from = 0; from < keys.size(); from += kBatch) {
-    const auto end = std::min(keys.size(), from + kBatch);
-    const std::vector<std::string> batch(keys.begin() + static_cast<std::ptrdiff_t>(from),
-                                         keys.begin() + static_cast<std::ptrdiff_t>(end));
+  std::vector<std::string> named;  // those that a request in XML can name
+  for (const auto& key : keys) {
+    if (is_xml(key)) {
+      named.push_back(key);
+    } else if (auto done = delete_object({bucket, key}); !done) {
+      failed.emplace_back(key, done.error());
+    }
+  }
+  for (std::size_t from = 0; from < named.size(); from += kBatch) {
+    const auto end = std::min(named.size(), from + kBatch);
+    const std::vector<std::string> batch(named.begin() + static_cast<std::ptrdiff_t>(from),
+                                         named.begin() + static_cast<std::ptrdiff_t>(end));
     MUSTER_TRY(auto call,
                call_with_body("DeleteObjects", "POST", {bucket, ""}, detail::delete_request(batch)));
     call.query = "delete=";

@@ -104,6 +104,11 @@ TEST(S3Client, CopyDeleteManyAndBuckets) {
   EXPECT_EQ(failed->front().first, "locked");
   EXPECT_EQ(failed->front().second.code, ErrorCode::permission_denied);
   EXPECT_EQ(s3.objects().count("copy of a"), 0U);
+  // XML cannot name these.
+  const std::string odd[] = {std::string("nul\0", 4), "\x01", "\xEF\xBF\xBE"};
+  for (const auto& key : odd) s3.put(key, "odd");
+  ASSERT_EQ(client->delete_objects("b", {odd[0], "locked", odd[1], odd[2]})->size(), 1U);
+  for (const auto& key : odd) EXPECT_EQ(s3.objects().count(key), 0U);
   EXPECT_TRUE(client->create_bucket("b")) << "ours already";
   EXPECT_TRUE(client->create_bucket("new"));
   EXPECT_EQ(client->create_bucket("taken").error().code, ErrorCode::already_exists);

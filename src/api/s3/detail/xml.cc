@@ -2,17 +2,20 @@
 
 #include <pugixml.hpp>
 
+#include "base/text.h"
+
 namespace muster::api::s3 {
 namespace {
 
 constexpr std::string_view kNamespace = "http://s3.amazonaws.com/doc/2006-03-01/";
 
-// XML has no way to say NUL.
-std::string printable(std::string_view value) {
+// A carriage return as such is read as a line feed; pugixml writes none of its own.
+std::string with_carriage_returns(std::string_view xml) {
   std::string out;
-  for (const char c : value) {
-    if (c == '\0') {
-      out += "\xef\xbf\xbd";
+  out.reserve(xml.size());
+  for (const char c : xml) {
+    if (c == '\r') {
+      out += "&#13;";
     } else {
       out += c;
     }
@@ -59,12 +62,12 @@ Xml& Xml::close() {
 Xml& Xml::text(const char* name, std::string_view value) { return open(name).content(value).close(); }
 
 Xml& Xml::attribute(const char* name, std::string_view value) {
-  impl_->current.append_attribute(name) = printable(value).c_str();
+  impl_->current.append_attribute(name) = to_xml_lossy(value).c_str();
   return *this;
 }
 
 Xml& Xml::content(std::string_view value) {
-  impl_->current.text() = printable(value).c_str();
+  impl_->current.text() = to_xml_lossy(value).c_str();
   return *this;
 }
 
@@ -74,7 +77,7 @@ net::Response Xml::response(int status) const {
   net::Response response;
   response.status = status;
   response.headers.set("Content-Type", "application/xml");
-  response.body = std::move(writer.out);
+  response.body = with_carriage_returns(writer.out);
   return response;
 }
 

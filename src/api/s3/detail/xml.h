@@ -1,4 +1,5 @@
-// Small XML documents as S3 sends them, written with pugixml. One thread at a time.
+// Small XML documents as S3 sends them, written with pugixml. Well-formed whatever the text: a character that
+// XML 1.0 cannot carry is written as U+FFFD. One thread at a time.
 #pragma once
 
 #include <cstdint>
