@@ -48,6 +48,7 @@ std::vector<cli::DoctorCheck> local_checks(const cli::Common& common) {
   for (const auto& check : engine::local::doctor(options)) {
     using State = engine::local::Check::State;
     out.push_back({check.state == State::ok     ? "ok"
+                   : check.state == State::note ? "note"
                    : check.state == State::warn ? "warn"
                                                 : "fail",
                    check.name, check.message, check.remedy});

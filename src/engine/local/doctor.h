@@ -10,8 +10,8 @@
 namespace muster::engine::local {
 
 struct Check {
-  enum class State { ok, warn, fail };
-  std::string name;  // "namespaces"
+  enum class State { ok, note, warn, fail };  // note: so it is here, and nothing is wrong
+  std::string name;                           // "namespaces"
   State state = State::ok;
   std::string message;  // what was found
   std::string remedy;   // what to do about it; empty when ok
