@@ -12,6 +12,7 @@
 namespace muster::cli {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAreArray;
@@ -114,6 +115,17 @@ TEST_F(RequestFile, RefusalsNameFileAndRemedy) {
   ASSERT_EQ(::mkfifo((dir_ / "pipe").c_str(), 0600), 0);
   EXPECT_THAT(prepare_request(dir_ / "pipe", RequestKind::training, {}).error().message,
               HasSubstr("pipe is a FIFO"));
+}
+
+TEST_F(RequestFile, AHyperparameterWithADotIsToldToBeQuoted) {
+  const std::string said = "my job_2.toml: HyperParameters: train is a table";
+  EXPECT_THAT(prepare("[HyperParameters]\ntrain.steps = 200").error().message,
+              AllOf(HasSubstr(said), HasSubstr("in quotes: \"train.steps\" = 200")));
+  EXPECT_THAT(prepare("[HyperParameters.train]\nother.name = \"x\"").error().message,
+              HasSubstr("\"train.other.name\" = \"x\""));
+  EXPECT_EQ(
+      prepare("[HyperParameters]\n\"train.steps\" = 200")->request.at("HyperParameters").at("train.steps"),
+      "200");
 }
 
 TEST_F(RequestFile, TheBucketIsNeededOnlyWhereItIsNamed) {

@@ -70,6 +70,27 @@ void values_to_text(json::Object& request, std::string_view member) {
   }
 }
 
+// `train.steps = 400` is a table `train` to TOML, where the hyperparameter "train.steps" is meant.
+Result<void> check_hyperparameters(const json::Object& request) {
+  const auto* map = json::opt_object(request, "HyperParameters");
+  if (map == nullptr) return {};
+  for (const auto& entry : *map) {
+    std::string key(entry.key());
+    const json::Value* value = &entry.value();
+    while (value->is_object() && !value->get_object().empty()) {
+      const auto& first = *value->get_object().begin();
+      key += "." + std::string(first.key());
+      value = &first.value();
+    }
+    if (value == &entry.value()) continue;
+    return fail(ErrorCode::invalid_argument,
+                "HyperParameters: " + std::string(entry.key()) +
+                    " is a table, because a dot in a TOML key makes one; write the key in quotes: \"" + key +
+                    "\" = " + json::dump(*value));
+  }
+  return {};
+}
+
 // "my model_2.toml" -> "my-model-2": what a job name allows.
 std::string stem_name(const std::string& path) {
   std::string out;
@@ -159,6 +180,7 @@ class Preparer {
 
   Result<void> training(PreparedRequest& out) {
     auto& request = out.request;
+    MUSTER_CHECK(check_hyperparameters(request));
     values_to_text(request, "HyperParameters");
     values_to_text(request, "Environment");
     set_default(object_at(request, "AlgorithmSpecification"), "TrainingInputMode", "File");
