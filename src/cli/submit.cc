@@ -1,6 +1,10 @@
 #include "cli/submit.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -196,9 +200,55 @@ class Watcher {
   bool live_ = false;
 };
 
+std::atomic<const std::string*> interrupt_words = nullptr;
+
+// While it lives, Ctrl-C says `words` on standard error before it ends the process, as it would without this.
+// Where SIGINT is ignored, as for a command in the background of a script, it stays so. One at a time.
+class InterruptNotice {
+ public:
+  explicit InterruptNotice(std::string words) : words_(std::move(words)) {
+    interrupt_words = &words_;
+    ::sigaction(SIGINT, nullptr, &before_);
+    if (before_.sa_handler == SIG_IGN) return;
+    struct sigaction action {};
+    action.sa_handler = say;
+    action.sa_flags = SA_RESETHAND;
+    ::sigaction(SIGINT, &action, nullptr);
+  }
+  ~InterruptNotice() {
+    ::sigaction(SIGINT, &before_, nullptr);
+    interrupt_words = nullptr;
+  }
+  InterruptNotice(const InterruptNotice&) = delete;
+  InterruptNotice& operator=(const InterruptNotice&) = delete;
+
+ private:
+  static void say(int signal) {
+    const std::string& words = *interrupt_words.load();
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, words.data(), words.size());
+    ::raise(signal);  // it is held until this returns; its handler is the default again
+  }
+
+  const std::string words_;
+  struct sigaction before_ {};
+};
+
+// A name that is taken is refused before anything is uploaded for it, in the words of the service.
+Result<void> check_name_is_free(Client& client, bool training, const std::string& name) {
+  const auto job = describe_job(client, training, name);
+  if (!job && job.error().code != ErrorCode::not_found) return tl::unexpected(job.error());
+  if (!job) return {};
+  return fail(ErrorCode::already_exists, std::string(training ? "training" : "processing") + " job " + name +
+                                             " exists already: choose another name");
+}
+
 }  // namespace
 
 int watch_job(const Common& common, Session& session, const std::string& name, bool show_logs) {
+  const auto command = command_of(common.data);
+  const InterruptNotice notice((is_terminal() ? "\n" : "") + std::string("muster: the job goes on: ") +
+                               command + " logs " + name + " -f; stop it with: " + command + " stop " + name +
+                               "\n");
   return Watcher(session, name, common, show_logs).run();
 }
 
@@ -211,13 +261,17 @@ int submit_file(const Common& common, const SubmitOptions& options) {
   defaults.name_suffix = to_lower(crypto::random_token(4));
   auto prepared = prepare_request(options.file, options.kind, defaults);
   if (!prepared) return print_error(prepared.error());
+  const bool training = options.kind == RequestKind::training;
+  if (!prepared->uploads.empty()) {
+    const auto checked = check_name_is_free(session->client, training, prepared->job_name);
+    if (!checked) return print_error(checked.error());
+  }
   if (prepared->needs_bucket) {
     if (auto made = ensure_bucket(*session); !made) return print_error(made.error());
   }
   for (const auto& one : prepared->uploads) {
     if (auto uploaded = upload(common, *session, one); !uploaded) return print_error(uploaded.error());
   }
-  const bool training = options.kind == RequestKind::training;
   const auto answer =
       session->client.sagemaker(training ? "CreateTrainingJob" : "CreateProcessingJob", prepared->request);
   if (!answer) return print_error(answer.error());

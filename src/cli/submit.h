@@ -18,7 +18,7 @@ struct SubmitOptions {
 int submit_file(const Common& common, const SubmitOptions& options);
 
 // Shows a job until it ends: one line a status, with progress while it trains. Exit code as wait_job. Goes on
-// while the service restarts.
+// while the service restarts. Ctrl-C ends the process by SIGINT and says first that the job goes on.
 int watch_job(const Common& common, Session& session, const std::string& name, bool show_logs);
 
 }  // namespace muster::cli
