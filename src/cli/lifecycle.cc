@@ -87,6 +87,29 @@ void print_service(const Common& common, const std::string& url, std::string_vie
             << "Stop      " << command << " down\n";
 }
 
+// What was asked of a service that runs already and is otherwise: it is left as it is.
+void print_ignored(const Common& common, const UpOptions& options, const Endpoint& endpoint) {
+  std::string ignored;
+  if (!options.listen.empty() && endpoint.url != "http://" + options.listen)
+    ignored = " --listen " + options.listen;
+  std::string serves = endpoint.url;
+  if (options.nodes != 0) {
+    auto client = Client::create(endpoint);
+    const auto answer = client ? client->get("/api/v1/nodes") : tl::unexpected(client.error());
+    const auto* nodes = answer ? json::opt_array(*answer, "nodes") : nullptr;
+    if (nodes != nullptr) {
+      serves += " with " + std::to_string(nodes->size()) + (nodes->size() == 1 ? " node" : " nodes");
+      if (static_cast<std::size_t>(options.nodes) != nodes->size())
+        ignored += " --nodes " + std::to_string(options.nodes);
+    }
+  }
+  if (ignored.empty()) return;
+  const auto command = command_of(common.data);
+  std::cerr << "muster: ignored:" << ignored << "; the service runs already, on " << serves
+            << "; to change that: " << command << " down, then " << command << " up --detach" << ignored
+            << std::endl;
+}
+
 // What keeps jobs apart here and what does not: said when the service starts, so that nobody has to ask.
 void print_isolation(const Endpoint& endpoint) {
   auto client = Client::create(endpoint);
@@ -208,6 +231,7 @@ int up(const Common& common, const UpOptions& options) {
   if (*serving) {
     print_service(common, directory->endpoint().value_or("?"),
                   "Already serving (process " + std::to_string(**serving) + ")");
+    if (const auto endpoint = endpoint_of(*directory)) print_ignored(common, options, *endpoint);
     return kOk;
   }
   if (options.detach) return up_detached(common, options, *directory);

@@ -18,7 +18,8 @@ struct UpOptions {
   Millis start_max{30'000};  // how long a musterd may take until it answers
 };
 // Foreground: becomes musterd. Detached: starts it and waits until it answers. A service that already runs is
-// left as it is; one that holds the directory and does not answer is an error.
+// left as it is, and options that ask for another are said to be ignored; one that holds the directory and
+// does not answer is an error.
 int up(const Common& common, const UpOptions& options);
 
 struct DownOptions {
@@ -34,7 +35,7 @@ int down(const Common& common, const DownOptions& options, const KillAll& kill_a
 int print_environment(const Common& common, bool sagemaker_sdk);
 
 struct DoctorCheck {
-  std::string state;  // ok, warn, fail
+  std::string state;  // ok, note, warn, fail
   std::string name;
   std::string message;
   std::string remedy;

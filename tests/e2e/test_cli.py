@@ -7,10 +7,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import tarfile
 import threading
 
 import pytest
-from conftest import BIN, training_request, unique, wait_for, wait_status
+from conftest import BIN, ROOT, training_request, unique, wait_for, wait_status
 
 
 class Muster:
@@ -95,6 +96,16 @@ def test_up_just_after_a_kill_starts_a_new_one(own_muster):
         assert pid_of(own_muster) != old
         own_muster.good("ls")
     assert "Already serving" in own_muster.good("up", "--detach")
+
+
+def test_up_of_a_running_service_says_what_it_ignores(own_muster):
+    nodes = len(json.loads(own_muster.good("--output", "json", "nodes"))["nodes"])
+    again = own_muster("up", "--detach", "--nodes", str(nodes))
+    assert again.returncode == 0 and again.stderr == ""
+    other = own_muster("up", "--detach", "--nodes", str(nodes + 2), "--listen", "127.0.0.1:1")
+    assert other.returncode == 0 and "Already serving" in other.stdout
+    assert f"ignored: --listen 127.0.0.1:1 --nodes {nodes + 2}; the service runs already" in other.stderr
+    assert f" with {nodes} nodes; " in other.stderr and " down, then " in other.stderr
 
 
 @pytest.mark.parametrize("script, said", [("kill -KILL $$", "musterd was killed by signal 9 (Killed) while it started"),
@@ -194,6 +205,45 @@ def test_what_watches_goes_on_over_a_restart(away, tmp_path):
     assert [line.strip() for line in watch.out if line.strip().startswith("line ")] == expected
     assert "Completed   Succeeded" in watch.out
     assert "ended Completed" in wait.out[-1]
+
+
+@pytest.mark.parametrize("command, kind", [("train", "Training"), ("process", "Processing")])
+def test_an_interrupted_watch_says_that_the_job_goes_on(muster, tmp_path, command, kind):
+    name = unique("watched")
+    file = write_job(tmp_path / "job.toml", "echo begun; sleep 300", kind, **{f"{kind}JobName": name})
+    process = subprocess.Popen([BIN / "muster", "--data", muster.data, command, file, "--watch", "--logs"], text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    watch = Reader(process)
+    wait_for(lambda: any(line.strip() == "begun" for line in watch.out))
+    process.send_signal(signal.SIGINT)
+    assert watch.end() == -signal.SIGINT
+    prefix = f"muster --data {muster.data}"
+    assert watch.err == [f"muster: the job goes on: {prefix} logs {name} -f; stop it with: {prefix} stop {name}"]
+    assert muster.job(name)[f"{kind}JobStatus"] == "InProgress"
+    muster.good("stop", name)
+
+
+def test_the_example_of_a_script_of_ones_own(muster, tmp_path):
+    out = muster.good("train", ROOT / "examples/host.toml", "--watch", "--logs")
+    name = re.search(r"^Submitted +(\S+)", out, re.M)[1]
+    log = muster.good("logs", name)
+    assert "rank 0 of 2 on algo-1" in log and "rank 1 of 2 on algo-2" in log
+    muster.good("cp", muster.job(name)["ModelArtifacts"]["S3ModelArtifacts"], tmp_path / "model.tar.gz")
+    with tarfile.open(tmp_path / "model.tar.gz") as model:
+        assert model.extractfile("model.txt").read() == b"trained for 5 steps\n"
+
+
+def test_a_taken_name_is_refused_before_the_upload(muster, tmp_path):
+    name = submit(muster, tmp_path, "true")
+    folder = tmp_path / "input"
+    folder.mkdir()
+    (folder / "a").write_text("a")
+    file = write_job(tmp_path / "again.toml", "true", TrainingJobName=name)
+    file.write_text('InputDataConfig = [{ChannelName = "code", DataSource.S3DataSource.S3Uri = "input"}]\n' + file.read_text())
+    again = muster("train", file)
+    assert again.returncode == 4 and again.stdout == ""
+    assert again.stderr == f"muster: training job {name} exists already: choose another name\n"
 
 
 # ---------------------------------------------------------------- exit codes
@@ -414,7 +464,6 @@ def commands(muster):
 
 
 def test_every_command_has_help_with_an_example_and_a_line_in_the_guide(muster):
-    from conftest import ROOT
     guide = (ROOT / "docs/guides/command-line.md").read_text()
     names = commands(muster)
     assert len(names) >= 19
@@ -425,7 +474,6 @@ def test_every_command_has_help_with_an_example_and_a_line_in_the_guide(muster):
 
 
 def test_exit_codes_of_help_and_guide_agree(muster):
-    from conftest import ROOT
     guide = (ROOT / "docs/guides/command-line.md").read_text()
     listed = re.findall(r"^\| (\d+) \|", guide, re.M)
     text = muster.good("--help")
@@ -462,7 +510,13 @@ def test_doctor_reads_the_configuration(tmp_path):
         return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 
     (data / "muster.toml").write_text("[local]\nnodes = 3\n")
-    assert checks()[1]["nodes"]["message"].startswith("3 with ")
+    found = checks()[1]
+    assert found["nodes"]["message"].startswith("3 with ")
+    assert found.get("network", {"state": "note"})["state"] == "note"  # shared with the machine: no merit, no fault
+    guide = (ROOT / "docs/guides/command-line.md").read_text()
+    (data / "muster.toml").write_text(re.search(r"^## Configuration.*?```toml\n(.*?)```", guide, re.M | re.S)[1])
+    code, found = checks()
+    assert code == 0 and found["nodes"]["message"].startswith("2 with "), "as the guide prints it"
     (data / "muster.toml").write_text('[local]\nuser = "no-such-user"\n')
     code, found = checks()
     assert code == 1 and "[local] user is 'no-such-user'" in found["local engine"]["message"]
