@@ -7,6 +7,8 @@
 namespace muster::cli {
 namespace {
 
+constexpr Millis kAnswerMax{2'000};
+
 // The kinds of refusal that a caller of the command line may want to tell apart (exit codes).
 ErrorCode code_of(std::string_view type, int status) {
   static const std::map<std::string_view, ErrorCode> known = {
@@ -35,7 +37,8 @@ Result<Client> Client::create(Endpoint endpoint) {
 }
 
 Result<net::ClientResponse> Client::send(std::string_view service, std::string method, std::string path,
-                                         net::Headers headers, std::string body) {
+                                         net::Headers headers, std::string body,
+                                         std::optional<Millis> timeout) {
   headers.set("Host", net::host_in_url(url_.host) + ":" + std::to_string(url_.port));
   const wire::sigv4::RequestView view{method, path, "", headers.all()};
   for (const auto& [name, value] :
@@ -48,6 +51,7 @@ Result<net::ClientResponse> Client::send(std::string_view service, std::string m
   request.target = std::move(path);
   request.headers = std::move(headers);
   request.body = std::move(body);
+  if (timeout) request.timeout = *timeout;
   auto response = http_->send(request);
   if (!response) {
     return fail(ErrorCode::unavailable, "no answer from " + endpoint_.url + " (" + response.error().message +
@@ -102,12 +106,8 @@ Result<std::string> Client::account() {
   return json::get_string(facts, "account");
 }
 
-bool Client::healthy() {
-  net::ClientRequest request;
-  request.target = "/healthz";
-  request.timeout = Millis{2'000};
-  const auto response = http_->send(request);
-  return response && response->status == 200;
+bool Client::answers() {
+  return read(send("muster", "GET", "/api/v1/service", {}, "", kAnswerMax)).has_value();
 }
 
 }  // namespace muster::cli

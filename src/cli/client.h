@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -35,14 +36,17 @@ class Client {
   Result<json::Object> post(std::string_view path, const json::Object& body);
   // The account that the service answers for.
   Result<std::string> account();
-  bool healthy();
+  // Whether the service of this endpoint is there. Signed: at the address there may be another one by now,
+  // which does not know the key. Waits 2 s at most.
+  bool answers();
 
   const Endpoint& endpoint() const { return endpoint_; }
 
  private:
   Client(Endpoint endpoint, net::Url url);
   Result<net::ClientResponse> send(std::string_view service, std::string method, std::string path,
-                                   net::Headers headers, std::string body);
+                                   net::Headers headers, std::string body,
+                                   std::optional<Millis> timeout = std::nullopt);
   Result<json::Object> call(std::string_view service, std::string_view target, const json::Object& request);
   Result<json::Object> read(const Result<net::ClientResponse>& response) const;
 

@@ -126,7 +126,7 @@ void print_isolation(const Endpoint& endpoint) {
 bool answers(const data::DataDirectory& directory) {
   const auto endpoint = endpoint_of(directory);
   auto client = endpoint ? Client::create(*endpoint) : tl::unexpected(endpoint.error());
-  return client && client->healthy();
+  return client && client->answers();
 }
 
 // The musterd that serves the directory, once it answers; nullopt when none does. A held lock alone does not

@@ -407,6 +407,18 @@ def test_a_taken_port_is_named(muster, shared, tmp_path):
     assert port in done.stderr and "musterd" in done.stderr and "--listen" in done.stderr
 
 
+def test_another_service_at_the_kept_address_is_not_taken_for_this_one(tmp_path):
+    mine, other = Muster(tmp_path / "mine"), Muster(tmp_path / "other")
+    mine.good("up", "--detach", "--listen", "127.0.0.1:0")
+    address = mine.good("env").split("AWS_ENDPOINT_URL=")[1].split()[0].strip("'\"").removeprefix("http://")
+    mine.good("down")
+    other.good("up", "--detach", "--listen", address)
+    refused = mine("up", "--detach")
+    other.good("down")
+    assert refused.returncode == 1
+    assert f"cannot listen on {address}" in refused.stderr and "musterd" in refused.stderr
+
+
 def test_a_wrong_address_is_a_wrong_command_line(tmp_path):
     done = Muster(tmp_path / "data")("up", "--detach", "--listen", "127.0.0.1:99999")
     assert done.returncode == 2
