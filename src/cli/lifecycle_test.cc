@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <functional>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "cli/output.h"
@@ -101,6 +101,28 @@ class LateJob final : public net::Handler {
   std::unique_ptr<net::Server> server_;
 };
 
+// A service that refuses the key it is asked with, and does something at each question.
+class Stranger final : public net::Handler {
+ public:
+  explicit Stranger(std::function<void()> asked) : asked_(std::move(asked)) {
+    auto server = net::Server::start({}, *this);
+    EXPECT_TRUE(server) << server.error().message;
+    server_ = *std::move(server);
+  }
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(server_->port()); }
+  std::variant<net::Route, net::Response> route(const net::RequestHead&) override {
+    asked_();
+    net::Response response;
+    response.status = 403;
+    response.body = R"({"__type":"InvalidClientTokenId"})";
+    return response;
+  }
+
+ private:
+  std::function<void()> asked_;
+  std::unique_ptr<net::Server> server_;
+};
+
 class DownTest : public ::testing::Test {
  protected:
   int down_with(const DownOptions& options, LateJob& service) {
@@ -162,13 +184,13 @@ TEST_F(UpTest, AHolderThatDoesNotAnswerIsNamed) {
   EXPECT_NE(said.find(" down --now"), std::string::npos) << said;
 }
 
-// One that was killed holds the lock for a moment more; it does not serve.
+// One that was killed holds the lock for a moment more; it does not serve, whoever answers at its address.
 TEST_F(UpTest, AHolderThatGoesIsReplaced) {
   Holder musterd(directory_);
-  std::jthread killer([&] {
-    std::this_thread::sleep_for(Millis{60});
-    musterd.end();
-  });
+  Stranger stranger([&] { musterd.end(); });  // so `up` has found the lock held
+  ASSERT_TRUE(directory_.write_endpoint(stranger.url()));
+  ASSERT_TRUE(directory_.write_region("us-east-1"));
+  ASSERT_TRUE(directory_.write_root_key({"AK", "secret"}));
   const auto [code, said] = up_with(Millis{20'000});
   EXPECT_EQ(code, kFailed);
   EXPECT_NE(said.find("cannot start "), std::string::npos) << said;

@@ -16,24 +16,33 @@ domain::Output continuous(const std::string& name, const std::string& bucket) {
           .continuous = true};
 }
 
-TEST(Work, AnErrorOfAContinuousOutputIsSaidOnceUntilThatOutputWorksAgain) {
+// A node's folder, a store that has bucket "b" only, and what the work says.
+class WorkTest : public ::testing::Test {
+ protected:
+  WorkTest() {
+    context.opt_ml = folder / "ml";
+    context.names_resolve = false;
+    context.log = [this](const std::string& line) { log.push_back(line); };
+  }
+  void write(const std::string& path, const std::string& text) {
+    const auto whole = folder / "ml/" + path;
+    ASSERT_TRUE(make_directories(whole.substr(0, whole.rfind('/'))));
+    ASSERT_TRUE(write_file_atomic(whole, text));
+  }
+
   const TempDir folder;
-  FakeObjects store;  // has bucket "b" only
+  FakeObjects store;
   std::vector<std::string> log;
   WorkContext context;
-  context.opt_ml = folder / "ml";
-  context.names_resolve = false;
-  context.log = [&](const std::string& line) { log.push_back(line); };
+};
+
+TEST_F(WorkTest, AnErrorOfAContinuousOutputIsSaidOnceUntilThatOutputWorksAgain) {
   context.launch.workload.outputs = {continuous("bad", "nowhere"), continuous("good", "b")};
   Work work(std::move(context), store);
   const auto prepared = work.prepare({});
   ASSERT_TRUE(prepared) << prepared.error().reason;
-  const auto write = [&](const std::string& name, const std::string& text) {
-    ASSERT_TRUE(make_directories(folder / "ml/" + name));
-    ASSERT_TRUE(write_file_atomic(folder / "ml/" + name + "/x", text));
-  };
-  write("bad", "1");
-  write("good", "1");
+  write("bad/x", "1");
+  write("good/x", "1");
   for (int i = 0; i < 5; ++i) work.scan({});
   EXPECT_EQ(store.objects["good/x"], "1");
   ASSERT_EQ(log.size(), 1U);
@@ -41,7 +50,7 @@ TEST(Work, AnErrorOfAContinuousOutputIsSaidOnceUntilThatOutputWorksAgain) {
 
   for (std::size_t times = 1; times <= 2; ++times) {
     store.broken = Error{ErrorCode::permission_denied, "denied"};
-    write("good", std::string(times + 1, '2'));
+    write("good/x", std::string(times + 1, '2'));
     for (int i = 0; i < 5; ++i) work.scan({});
     EXPECT_EQ(log.size(), 3 * times);  // one more of each
     store.broken.reset();
@@ -51,14 +60,7 @@ TEST(Work, AnErrorOfAContinuousOutputIsSaidOnceUntilThatOutputWorksAgain) {
 }
 
 // What one cannot keep, the others do; the first reason counts and the log has the rest.
-TEST(Work, AFailedCheckpointCopyCostsNoOutput) {
-  const TempDir folder;
-  FakeObjects store;  // has bucket "b" only
-  std::vector<std::string> log;
-  WorkContext context;
-  context.opt_ml = folder / "ml";
-  context.names_resolve = false;
-  context.log = [&](const std::string& line) { log.push_back(line); };
+TEST_F(WorkTest, AFailedCheckpointCopyCostsNoOutput) {
   auto& workload = context.launch.workload;
   workload.checkpoint.s3_uri = "s3://b/ck";
   for (const auto* name : {"first", "second", "third"}) {
@@ -66,16 +68,13 @@ TEST(Work, AFailedCheckpointCopyCostsNoOutput) {
     workload.outputs.push_back(continuous(name, bucket));
     workload.outputs.back().continuous = false;
   }
-  const auto checkpoints = folder / "ml" + workload.checkpoint.local_path.substr(7);
+  const auto checkpoint =
+      workload.checkpoint.local_path.substr(std::string_view("/opt/ml/").size()) + "/step";
   Work work(std::move(context), store);
   const auto prepared = work.prepare({});
   ASSERT_TRUE(prepared) << prepared.error().reason;
-  for (const auto* name : {"first", "second", "third"}) {
-    ASSERT_TRUE(make_directories(folder / "ml/" + name));
-    ASSERT_TRUE(write_file_atomic(folder / "ml/" + name + "/x", name));
-  }
-  ASSERT_TRUE(make_directories(checkpoints));
-  ASSERT_TRUE(write_file_atomic(checkpoints + "/step", "1"));
+  for (const std::string name : {"first", "second", "third"}) write(name + "/x", name);
+  write(checkpoint, "1");
   store.refused = "ck/step";
   const auto done = work.finish({});
   ASSERT_FALSE(done);

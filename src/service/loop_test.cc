@@ -39,6 +39,26 @@ class LoopTest : public testing::Test {
     }
   }
 
+  // Lets `seconds` pass in which the engine shows `seen` and refuses every release; how many there were.
+  int refused_releases(int seconds, const std::vector<domain::Observation>& seen) {
+    int releases = 0;
+    for (int second = 0; second < seconds; ++second) {
+      loop_.step();
+      for (const auto& [key, order] : std::exchange(orders_.taken, {})) {
+        if (std::holds_alternative<ReleaseOrder>(order)) {
+          ++releases;
+          loop_.finished({key, {}, Error{ErrorCode::io, "busy"}});
+        } else {
+          loop_.finished({key, control::EngineInventory{SIZE_MAX, {}, seen}, {}});
+        }
+      }
+      loop_.step();
+      monotonic_ += Millis{1'000};
+      clock_.time = clock_.time + Millis{1'000};
+    }
+    return releases;
+  }
+
   store::MemoryStore store_;
   Orders orders_;
   ManualClock clock_;
@@ -209,50 +229,16 @@ TEST_F(LoopTest, AFailedEffectIsTriedAgainLaterAndLater) {
   const domain::Observation dead{{domain::AttemptId{77}, 0, 1}, "node-1", false};
   loop_.step();
   answer_refresh(1, {dead});
-  int tries = 0;
-  for (int second = 0; second < 20; ++second) {
-    loop_.step();
-    for (const auto& [key, order] : std::exchange(orders_.taken, {})) {
-      if (std::holds_alternative<ReleaseOrder>(order)) {
-        ++tries;
-        loop_.finished({key, {}, Error{ErrorCode::io, "busy"}});
-      } else {
-        loop_.finished({key, control::EngineInventory{SIZE_MAX, {}, {dead}}, {}});
-      }
-    }
-    loop_.step();
-    monotonic_ += Millis{1'000};
-    clock_.time = clock_.time + Millis{1'000};
-  }
-  EXPECT_EQ(tries, 5);  // after 0, 1, 2, 4 and 8 s
+  EXPECT_EQ(refused_releases(20, {dead}), 5);  // after 0, 1, 2, 4 and 8 s
   // From the third failure on.
   EXPECT_EQ(said_, std::vector<std::string>(3, "release a77-r0-i1 fails and is tried again: busy"));
 }
 
 TEST_F(LoopTest, TheBackOffOfAnEffectGoesWithTheEffect) {
   const domain::Observation dead{{domain::AttemptId{77}, 0, 1}, "node-1", false};
-  int tries = 0;
-  const auto seconds = [&](int count, const std::vector<domain::Observation>& seen) {
-    for (int second = 0; second < count; ++second) {
-      loop_.step();
-      for (const auto& [key, order] : std::exchange(orders_.taken, {})) {
-        if (std::holds_alternative<ReleaseOrder>(order)) {
-          ++tries;
-          loop_.finished({key, {}, Error{ErrorCode::io, "busy"}});
-        } else {
-          loop_.finished({key, control::EngineInventory{SIZE_MAX, {}, seen}, {}});
-        }
-      }
-      loop_.step();
-      monotonic_ += Millis{1'000};
-      clock_.time = clock_.time + Millis{1'000};
-    }
-  };
-  seconds(5, {dead});
-  EXPECT_EQ(tries, 3);  // the next would follow in second 8
-  seconds(1, {});       // it has vanished by itself
-  seconds(2, {dead});
-  EXPECT_EQ(tries, 4);
+  EXPECT_EQ(refused_releases(5, {dead}), 3);  // the next would follow in second 8
+  EXPECT_EQ(refused_releases(1, {}), 0);      // it has vanished by itself
+  EXPECT_EQ(refused_releases(2, {dead}), 1);
 }
 
 TEST_F(LoopTest, AnEngineThatCannotBeLookedAtIsSaid) {

@@ -322,6 +322,11 @@ Result<void> Comm::exchange(std::span<const Send> sends, std::span<const Receive
 }
 
 std::unique_ptr<Comm> Comm::subgroup(std::string name, std::vector<int> members) {
+  constexpr std::size_t kNamed = 8;  // of a larger group the rest is left out
+  std::string ranks;
+  for (std::size_t i = 0; i < std::min(members.size(), kNamed); ++i)
+    ranks += (i == 0 ? "" : ", ") + std::to_string(members[i]);
+  name += " (ranks " + ranks + (members.size() > kNamed ? ", ..." : "") + " of " + group_ + ")";
   return std::make_unique<Comm>(std::move(name),
                                 std::make_unique<SubgroupTransport>(*transport_, std::move(members)));
 }

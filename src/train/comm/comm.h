@@ -120,7 +120,8 @@ class Comm {
   // Returns when every rank has called it.
   Result<void> barrier();
 
-  // A group of some of these ranks, this one among them; its rank r is members[r] here. It sends through this
+  // A group of some of these ranks, this one among them; its rank r is members[r] here, and its name says so:
+  // "tp (ranks 2, 3 of world)". It sends through this
   // group's transport, so this Comm must outlive it, and two ranks that share several groups must use them in
   // the same order. abort() of it ends this one too.
   std::unique_ptr<Comm> subgroup(std::string name, std::vector<int> members);

@@ -77,7 +77,11 @@ TEST(Subgroup, ADeadlockOverTwoGroupsIsReportedAtOnce) {
     const auto done = pair->exchange({}, std::span(&receive, 1));
     return done ? "passed" : done.error().message;
   });
-  for (const auto& answer : answers) EXPECT_THAT(answer, testing::HasSubstr("deadlock"));
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto pair = "(ranks " + std::to_string(rank) + ", " + std::to_string((rank + 1) % 3) + " of test)";
+    EXPECT_THAT(answers[static_cast<std::size_t>(rank)],
+                testing::AllOf(testing::HasSubstr("deadlock"), testing::HasSubstr(pair)));
+  }
 }
 
 // Two ranks that each wait for a message the other never sends, while the third has finished.

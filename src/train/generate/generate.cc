@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "train/model/detail/model_detail.h"
+#include "train/model/detail/types.h"
 #include "train/tensor.h"
 
 namespace muster::train {
@@ -25,18 +26,9 @@ struct Decoder::Detail {
 
 namespace {
 
-template <typename F>
-void with_type(const at::Tensor& like, F f) {
-  if (like.scalar_type() == at::kFloat) {
-    f(static_cast<float*>(nullptr));
-  } else {
-    f(static_cast<double*>(nullptr));
-  }
-}
-
 at::Tensor normed(const at::Tensor& x, const detail::Weight& weight, double eps) {
   at::Tensor y = at::empty_like(x), rstd = at::empty({x.size(0)}, x.options());
-  with_type(x, [&](auto* type) {
+  detail::with_type(x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     kernels::rms_norm<T>(x.const_data_ptr<T>(), weight.value.const_data_ptr<T>(), y.mutable_data_ptr<T>(),
                          rstd.mutable_data_ptr<T>(), x.size(0), x.size(1), eps);
@@ -53,7 +45,7 @@ at::Tensor Decoder::Detail::attention(const at::Tensor& x, const detail::Attenti
   const at::Tensor qkv = normed(x, block.norm, c.norm_eps).mm(block.qkv.value.t());
   const kernels::Heads heads{
       .query = c.heads, .key = c.kv_heads, .dim = c.head_dim, .sequence = 1, .first = length};
-  with_type(x, [&](auto* type) {
+  detail::with_type(x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     kernels::rope<T>(qkv.mutable_data_ptr<T>(), block.rotary->cosine.const_data_ptr<T>(),
                      block.rotary->sine.const_data_ptr<T>(), 1, heads);

@@ -13,6 +13,8 @@
 namespace muster::train {
 namespace {
 
+static_assert(kIgnoredTarget == kernels::kIgnored);
+
 using detail::Shape;
 using detail::Weight;
 

@@ -8,8 +8,6 @@
 namespace muster::train::detail {
 namespace {
 
-constexpr std::int64_t kIgnored = -1;  // kIgnoredTarget of model.h
-
 // g (+)= a @ b, never through a GEMM with beta = 1: that rounds differently.
 void add_product(const at::Tensor& g, const at::Tensor& a, const at::Tensor& b, bool fresh,
                  Context& context) {
@@ -255,7 +253,7 @@ void cut_cross_entropy(const at::Tensor& logits, const std::int64_t* rows, doubl
       sum += of(part, 1, token) * std::exp(of(part, 0, token) - most);
       wanted += of(part, 2, token);
     }
-    losses[token] = rows[token] == kIgnored ? 0 : std::log(sum) - (wanted - most);
+    losses[token] = rows[token] == kernels::kIgnored ? 0 : std::log(sum) - (wanted - most);
     greatest[token] = most;
     greatest[count + token] = sum;
   }

@@ -371,7 +371,7 @@ void softmax_gradient(T* logits, const Index* target, const double* greatest, co
   at::parallel_for(0, tokens, kGrain, [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
       T* x = logits + t * vocab;
-      if (target[t] == -1) {
+      if (target[t] == kIgnored) {
         std::memset(x, 0, static_cast<std::size_t>(vocab) * sizeof(T));
       } else {
         run_gradient(x, target[t], greatest[t], sum[t], vocab);

@@ -57,7 +57,8 @@ void swiglu_backward(const T* dh, const T* gu, T* dgu, Index tokens, Index ffn);
 template <typename T>
 void cross_entropy(T* logits, const Index* target, double* loss, Index tokens, Index vocab, bool gradient);
 
-// A target, or a token, that belongs to another part of a cut vocabulary.
+// A target that takes no part in the loss, and one (or a token) of another part of a cut vocabulary.
+inline constexpr Index kIgnored = -1;
 inline constexpr Index kElsewhere = -2;
 
 // cross_entropy where each rank has some columns of the logits, in two steps. First, of every token: the
