@@ -39,7 +39,7 @@ Result<Server> Server::start(int nodes) {
     if (directory && directory->root_key()) {
       MUSTER_TRY(server.endpoint_, cli::endpoint_of(*directory));
       MUSTER_TRY(auto client, cli::Client::create(server.endpoint_));
-      if (client.healthy() && client.get("/api/v1/service")) break;
+      if (client.answers()) break;
     }
     if (std::chrono::steady_clock::now() > until)
       return fail(ErrorCode::timeout, "musterd did not start within 20 s: see " + data + "/musterd.log");
