@@ -65,6 +65,9 @@ Result<void> apply(Config& config, const std::vector<Key>& keys, const Setting& 
   return {};
 }
 
+// The keys that describe a model.
+bool is_size(const Key& key) { return key.name.starts_with("model.") && key.key_class == KeyClass::identity; }
+
 bool exists(const std::string& path) {
   struct stat status {};
   return stat(path.c_str(), &status) == 0;
@@ -159,8 +162,13 @@ Result<Config> resolve(const std::vector<Setting>& settings) {
     if (!sizes) return tl::unexpected(sizes.error().with_context("model.preset"));
     config.model = *sizes;
     for (const Key& key : keys) {
-      if (key.name.starts_with("model.") && key.name != "model.preset")
-        config.sources[key.name] = "preset " + config.preset;
+      if (is_size(key)) config.sources[key.name] = "preset " + config.preset;
+    }
+    // These two a preset has for planning; a run takes its own.
+    for (auto [name, size] : {std::pair{"model.vocab", &config.model.vocab},
+                              std::pair{"model.max_sequence", &config.model.max_sequence}}) {
+      *size = 0;
+      config.sources.erase(name);
     }
   }
   for (const Setting& setting : settings) MUSTER_CHECK(apply(config, keys, setting));
@@ -168,7 +176,13 @@ Result<Config> resolve(const std::vector<Setting>& settings) {
   if (config.model.head_dim == 0 && config.model.heads > 0)
     config.model.head_dim = config.model.width / config.model.heads;
   if (config.model.kv_heads == 0) config.model.kv_heads = config.model.heads;
-  config.model.max_sequence = config.sequence;
+  if (config.model.max_sequence == 0) config.model.max_sequence = config.sequence;
+  if (config.sequence > config.model.max_sequence) {
+    return fail(ErrorCode::invalid_argument,
+                "train.sequence = " + std::to_string(config.sequence) +
+                    " is above model.max_sequence = " + std::to_string(config.model.max_sequence) +
+                    "; lower one or raise the other (rotary positions have no limit of their own)");
+  }
   if (config.min_lr > config.lr) {
     return fail(ErrorCode::invalid_argument, "optim.min_lr = " + text_of(Scalar(config.min_lr)) +
                                                  " is above optim.lr = " + text_of(Scalar(config.lr)) +
@@ -207,7 +221,8 @@ Result<Config> from_json(const json::Object& object) {
     if (auto assigned = assign(*key, scalar); !assigned)
       return tl::unexpected(assigned.error().with_context("checkpoint"));
   }
-  config.model.max_sequence = config.sequence;
+  // A checkpoint older than the key.
+  if (config.model.max_sequence == 0) config.model.max_sequence = config.sequence;
   return config;
 }
 
@@ -215,6 +230,7 @@ Result<void> check_resume(const json::Object& then, const Config& now,
                           const std::set<std::string>& accepted) {
   MUSTER_TRY(Config before, from_json(then));
   Config after = now;
+  if (!then.contains("model.vocab")) before.model.vocab = after.model.vocab;  // older than the key
   const auto old_keys = keys_of(before), new_keys = keys_of(after);
   std::string refusals;
   for (std::size_t i = 0; i < new_keys.size(); ++i) {
@@ -243,7 +259,7 @@ std::string explain(const Config& config) {
     section = own;
     const auto source = copy.sources.find(key.name);
     const std::string range = key.choices.empty() ? "" : " (" + join(key.choices, ", ") + ")";
-    std::snprintf(line, sizeof line, "%-20s %-14s %-12s %-20s ", key.name.c_str(),
+    std::snprintf(line, sizeof line, "%-28s %-14s %-12s %-20s ", key.name.c_str(),
                   shown(value_of(key)).c_str(), std::string(to_string(key.key_class)).c_str(),
                   source == copy.sources.end() ? "default" : source->second.c_str());
     out += line + key.help + range + "\n";

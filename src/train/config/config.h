@@ -27,7 +27,7 @@ namespace muster::train {
 
 struct Config {
   std::string preset;  // model.preset; empty: none
-  ModelConfig model;   // vocab comes from the data
+  ModelConfig model;   // vocab 0: the data's
   std::string train_data, validation_data, tokenizer;
 
   std::int64_t steps = 400;

@@ -71,6 +71,8 @@ const Refusal kRefusals[] = {
     {"checkpoint.resume=no", "checkpoint.resume = \"no\": one of auto, required"},
     {"optim.min_lr=1", "optim.min_lr = 1 is above optim.lr = 0.001"},
     {"model.preset=huge", "model.preset"},
+    {"model.rope_scaling=yarn", "model.rope_scaling = \"yarn\": one of default, linear, llama3 is needed"},
+    {"model.max_sequence=64", "train.sequence = 256 is above model.max_sequence = 64"},
     {"train.steps", "--set train.steps: expected KEY=VALUE"},
     {"=3", "expected KEY=VALUE"},
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "train/hf/config_json.h"
 
 namespace muster::train {
 namespace {
@@ -48,26 +49,12 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
-// config.json, by the names Hugging Face gives a Llama.
 json::Object model_json(const ModelConfig& model, const CheckpointInfo& info) {
-  return {{"architectures", json::Array{"LlamaForCausalLM"}},
-          {"model_type", "llama"},
-          {"vocab_size", model.vocab},
-          {"hidden_size", model.width},
-          {"intermediate_size", model.ffn},
-          {"num_hidden_layers", model.layers},
-          {"num_attention_heads", model.heads},
-          {"num_key_value_heads", model.kv_heads},
-          {"head_dim", model.head_dim},
-          {"max_position_embeddings", model.max_sequence},
-          {"rms_norm_eps", model.norm_eps},
-          {"rope_theta", model.rope_theta},
-          {"tie_word_embeddings", model.tied},
-          {"hidden_act", "silu"},
-          {"torch_dtype", "float32"},
-          {"muster",
-           json::Object{
-               {"step", info.step}, {"tokenizer_sha256", info.tokenizer_hash}, {"config", info.config}}}};
+  json::Object config = hf::to_config(model);
+  config["torch_dtype"] = "float32";
+  config["muster"] =
+      json::Object{{"step", info.step}, {"tokenizer_sha256", info.tokenizer_hash}, {"config", info.config}};
+  return config;
 }
 
 }  // namespace

@@ -471,7 +471,13 @@ Result<Outcome> Trainer::Impl::run() {
 Result<std::unique_ptr<Trainer>> Trainer::create(TrainerParts parts) {
   MUSTER_CHECK(check_agreement(parts));
   Config& config = parts.config;
-  config.model.vocab = parts.train->vocab_size();
+  if (config.model.vocab == 0) config.model.vocab = parts.train->vocab_size();
+  if (config.model.vocab < parts.train->vocab_size()) {
+    return fail(ErrorCode::failed_precondition, "model.vocab is " + std::to_string(config.model.vocab) +
+                                                    ", the data's tokenizer has " +
+                                                    std::to_string(parts.train->vocab_size()) +
+                                                    " tokens; tokenize with the model's tokenizer");
+  }
   MUSTER_TRY(config.model, validated(config.model));
   MUSTER_TRY(const Mesh mesh, Mesh::create(parts.comm->size(), config.mesh));
   MUSTER_TRY(const BatchPart share, split_batch(static_cast<std::uint64_t>(config.batch),

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/rng.h"
+#include "base/text.h"
 
 namespace muster::train {
 namespace {
@@ -79,6 +81,28 @@ std::string degrees(std::int64_t heads, std::int64_t kv_heads) {
   return text;
 }
 
+struct Preset {
+  std::string_view name;
+  std::int64_t vocab, layers, width, heads, kv_heads, ffn;
+  bool tied;
+  std::int64_t max_sequence;
+  double rope_theta = 10000.0;
+};
+
+constexpr Preset kPresets[] = {
+    {"quickstart", 4096, 4, 256, 4, 2, 704, false, 256},
+    {"bench", 4096, 4, 512, 8, 8, 1376, false, 256},
+    {"tiny", 64, 2, 32, 4, 2, 48, false, 32},
+    {"llama-5m", 4096, 5, 256, 4, 2, 768, true, 512},
+    {"llama-15m", 32000, 6, 288, 6, 6, 768, true, 1024},
+    {"llama-110m", 32000, 12, 768, 12, 12, 2048, true, 2048},
+    {"llama-1b", 128256, 16, 2048, 32, 8, 8192, true, 8192, 500000},     // Llama 3.2
+    {"llama-7b", 32000, 32, 4096, 32, 32, 11008, false, 4096},           // Llama 2
+    {"llama-8b", 128256, 32, 4096, 32, 8, 14336, false, 8192, 500000},   // Llama 3
+    {"llama-13b", 32000, 40, 5120, 40, 40, 13824, false, 4096},          // Llama 2
+    {"llama-70b", 128256, 80, 8192, 64, 8, 28672, false, 8192, 500000},  // Llama 3
+};
+
 struct Limit {
   std::string_view key;
   std::int64_t value;
@@ -104,6 +128,29 @@ double normal_at(std::uint64_t key, std::int64_t index) {
     for (int part = 0; part < 4; ++part) sum += static_cast<std::int64_t>((bits >> (16 * part)) & 0xffff);
   }
   return (static_cast<double>(sum) - kMean) * kInverseDeviation;
+}
+
+Result<void> check_rope_scaling(const ModelConfig& config) {
+  if (config.rope_scaling == "default") return {};
+  if (config.rope_scaling != "linear" && config.rope_scaling != "llama3") {
+    return fail(ErrorCode::invalid_argument, "model.rope_scaling is \"" + config.rope_scaling +
+                                                 "\"; there are default, linear and llama3");
+  }
+  if (!(config.rope_factor >= 1)) {
+    return fail(ErrorCode::invalid_argument, "model.rope_factor is " + std::to_string(config.rope_factor) +
+                                                 "; it stretches positions and must be at least 1");
+  }
+  if (config.rope_scaling == "linear" ||
+      (config.rope_low_freq_factor > 0 && config.rope_high_freq_factor > config.rope_low_freq_factor &&
+       config.rope_original_sequence > 0)) {
+    return {};
+  }
+  return fail(ErrorCode::invalid_argument,
+              "model.rope_scaling = llama3 needs 0 < model.rope_low_freq_factor (it is " +
+                  std::to_string(config.rope_low_freq_factor) + ") < model.rope_high_freq_factor (" +
+                  std::to_string(config.rope_high_freq_factor) +
+                  ") and model.rope_original_sequence of at least 1 (" +
+                  std::to_string(config.rope_original_sequence) + ")");
 }
 
 }  // namespace
@@ -148,44 +195,45 @@ Result<ModelConfig> validated(ModelConfig config) {
                     "), model.norm_eps between 0 and 1 (" + std::to_string(config.norm_eps) +
                     ") and model.init_std from 0 to 10 (" + std::to_string(config.init_std) + ")");
   }
+  MUSTER_CHECK(check_rope_scaling(config));
   return config;
 }
 
 Result<ModelConfig> preset(std::string_view name, std::int64_t vocab_wanted) {
-  ModelConfig config;
-  if (name == "quickstart") {
-    config = {.vocab = 4096,
-              .layers = 4,
-              .width = 256,
-              .heads = 4,
-              .kv_heads = 2,
-              .ffn = 704,
-              .tied = false,
-              .max_sequence = 256};
-  } else if (name == "bench") {
-    config = {.vocab = 4096,
-              .layers = 4,
-              .width = 512,
-              .heads = 8,
-              .kv_heads = 8,
-              .ffn = 1376,
-              .tied = false,
-              .max_sequence = 256};
-  } else if (name == "tiny") {
-    config = {.vocab = 64,
-              .layers = 2,
-              .width = 32,
-              .heads = 4,
-              .kv_heads = 2,
-              .ffn = 48,
-              .tied = false,
-              .max_sequence = 32};
-  } else {
-    return fail(ErrorCode::invalid_argument, "model preset \"" + std::string(name) +
-                                                 "\" does not exist; there are quickstart, bench and tiny");
+  const auto found = std::ranges::find(kPresets, name, &Preset::name);
+  if (found == std::end(kPresets)) {
+    return fail(
+        ErrorCode::invalid_argument,
+        "model preset \"" + std::string(name) + "\" does not exist; there are " + join(preset_names(), ", "));
   }
-  if (vocab_wanted != 0) config.vocab = vocab_wanted;
+  ModelConfig config{.vocab = vocab_wanted != 0 ? vocab_wanted : found->vocab,
+                     .layers = found->layers,
+                     .width = found->width,
+                     .heads = found->heads,
+                     .kv_heads = found->kv_heads,
+                     .ffn = found->ffn,
+                     .rope_theta = found->rope_theta,
+                     .tied = found->tied,
+                     .max_sequence = found->max_sequence};
   return validated(config);
+}
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const Preset& one : kPresets) names.emplace_back(one.name);
+  return names;
+}
+
+double rope_frequency(const ModelConfig& config, std::int64_t pair) {
+  const double plain =
+      std::pow(config.rope_theta, -2.0 * static_cast<double>(pair) / static_cast<double>(config.head_dim));
+  if (config.rope_scaling == "linear") return plain / config.rope_factor;
+  if (config.rope_scaling != "llama3") return plain;
+  const double turns = static_cast<double>(config.rope_original_sequence) * plain / (2 * std::numbers::pi);
+  const double kept = std::clamp(
+      (turns - config.rope_low_freq_factor) / (config.rope_high_freq_factor - config.rope_low_freq_factor),
+      0.0, 1.0);
+  return plain * (kept + (1 - kept) / config.rope_factor);
 }
 
 std::int64_t size_of(Dtype dtype) { return dtype == Dtype::f32 ? 4 : 8; }

@@ -33,6 +33,11 @@ struct ModelConfig {
   std::int64_t head_dim = 0;  // even, for rotate-half RoPE; 0 in a file means width / heads
   std::int64_t ffn = 0;
   double rope_theta = 10000.0;
+  std::string rope_scaling = "default";  // default, linear or llama3: see rope_frequency()
+  double rope_factor = 1.0;
+  double rope_low_freq_factor = 1.0;           // llama3, as the two that follow
+  double rope_high_freq_factor = 4.0;          // above the low one
+  std::int64_t rope_original_sequence = 8192;  // for which the unscaled frequencies were trained
   double norm_eps = 1e-5;
   bool tied = false;  // the head is the embedding
   std::int64_t max_sequence = 0;
@@ -48,9 +53,18 @@ struct ModelConfig {
 // 0.
 Result<ModelConfig> validated(ModelConfig config);
 
-// "quickstart" (about 5 M parameters at vocabulary 4096), "bench" (the width-512 model of
-// docs/performance.md), "tiny" (tests). `vocab` 0 keeps the preset's.
+// Sizes by name: "quickstart" (about 5 M parameters at vocabulary 4096), "bench" (the width-512 model of
+// docs/performance.md), "tiny" (tests), and Llama shapes from "llama-5m" to "llama-70b". `vocab` 0 keeps the
+// preset's.
 Result<ModelConfig> preset(std::string_view name, std::int64_t vocab = 0);
+std::vector<std::string> preset_names();
+
+// Radians a position by which pair `pair` of a head's head_dim / 2 is turned: theta^(-2 pair / head_dim), and
+//   linear  divided by factor;
+//   llama3  pairs that turn at most low_freq_factor times within original_sequence: divided by factor; at
+//           least high_freq_factor times: left as they are; between: interpolated by the number of turns
+//           (the rule of Llama 3.1).
+double rope_frequency(const ModelConfig& config, std::int64_t pair);
 
 enum class Dtype { f32, f64 };
 std::int64_t size_of(Dtype dtype);

@@ -97,6 +97,37 @@ TEST(Params, BenchPresetIsTheModelOfTheBaseline) {
   EXPECT_NEAR(static_cast<double>(ParamTable(preset("bench").value()).numel()), 16.85e6, 0.05e6);
 }
 
+TEST(Params, PresetsHaveTheParametersThatTheirNamesSay) {
+  const std::pair<const char*, double> presets[] = {
+      {"llama-5m", 4.98e6},  {"llama-15m", 15.19e6}, {"llama-110m", 109.5e6}, {"llama-1b", 1.236e9},
+      {"llama-7b", 6.738e9}, {"llama-8b", 8.030e9},  {"llama-13b", 13.02e9},  {"llama-70b", 70.55e9}};
+  for (const auto& [name, count] : presets) {
+    EXPECT_NEAR(static_cast<double>(parameter_count(preset(name).value())) / count, 1, 0.001) << name;
+  }
+}
+
+// Llama 3.1's rule by hand, for heads of 8 and a context of 30: pair i turns 30 * 30^(-i/4) / (2 pi) times in
+// it.
+TEST(Params, RopeFrequenciesAreScaledByTheRule) {
+  ModelConfig config = tiny();
+  config.rope_theta = 30;
+  const double plain[] = {1, 0.42728700639623407, 0.18257418583505536, 0.07801157731069053};
+  const auto expect = [&](double a, double b, double c, double d) {
+    const double expected[] = {a, b, c, d};
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_NEAR(rope_frequency(config, static_cast<std::int64_t>(i)), expected[i], 1e-15) << i;
+    }
+  };
+  expect(plain[0], plain[1], plain[2], plain[3]);
+  config.rope_factor = 8;
+  config.rope_scaling = "linear";
+  expect(plain[0] / 8, plain[1] / 8, plain[2] / 8, plain[3] / 8);
+  config.rope_scaling = "llama3";
+  config.rope_original_sequence = 30;
+  const double kept = (2.0401451756069684 - 1) / 3;  // pair 1 turns 2.04 times
+  expect(plain[0], plain[1] * kept + plain[1] / 8 * (1 - kept), plain[2] / 8, plain[3] / 8);
+}
+
 TEST(Init, AnyCutGivesTheSameValues) {
   const ModelConfig config = tiny();
   const ParamTable table(config);
@@ -248,6 +279,7 @@ TEST(Config, RefusalsNameKeyValueAndRemedy) {
        },
        "model.width 30 is not a multiple of model.heads 4"},
       {[](ModelConfig& c) { c.norm_eps = std::nan(""); }, "model.norm_eps between 0 and 1"},
+      {[](ModelConfig& c) { c.rope_scaling = "yarn"; }, "model.rope_scaling is \"yarn\"; there are default"},
   };
   for (const Case& bad : cases) {
     ModelConfig config = tiny();
@@ -256,7 +288,7 @@ TEST(Config, RefusalsNameKeyValueAndRemedy) {
     ASSERT_FALSE(result.has_value()) << bad.expected;
     EXPECT_THAT(result.error().message, testing::HasSubstr(std::string(bad.expected)));
   }
-  EXPECT_THAT(preset("huge").error().message, testing::HasSubstr("quickstart, bench and tiny"));
+  EXPECT_THAT(preset("huge").error().message, testing::HasSubstr("quickstart, bench, tiny, llama-5m"));
 }
 
 TEST(FlatBuffer, IsZeroAlignedAndMovable) {

@@ -69,16 +69,32 @@ void norm_backward(const Vector& dy, const Vector& x, const double* w, Vector& d
   }
 }
 
-// Turns the pairs (i, i + D/2) of every head by position * theta^(-2i/D); sign -1 turns back.
+// theta^(-2i/D), scaled. Llama 3 scales by wavelength: long waves are stretched, short ones stay, and what
+// lies between is a blend.
+double frequency(const ModelConfig& c, Size i) {
+  const double plain =
+      1.0 / std::pow(c.rope_theta, 2.0 * static_cast<double>(i) / static_cast<double>(c.head_dim));
+  if (c.rope_scaling == "linear") return plain / c.rope_factor;
+  if (c.rope_scaling == "llama3") {
+    const double context = static_cast<double>(c.rope_original_sequence);
+    const double wavelength = 2 * 3.14159265358979323846 / plain;
+    if (wavelength < context / c.rope_high_freq_factor) return plain;
+    if (wavelength > context / c.rope_low_freq_factor) return plain / c.rope_factor;
+    const double smooth =
+        (context / wavelength - c.rope_low_freq_factor) / (c.rope_high_freq_factor - c.rope_low_freq_factor);
+    return (1 - smooth) * plain / c.rope_factor + smooth * plain;
+  }
+  return plain;
+}
+
+// Turns the pairs (i, i + D/2) of every head by position * frequency; sign -1 turns back.
 void rotate(Vector& x, const ModelConfig& c, Size tokens, Size heads, Size sequence, double sign) {
   const Size dim = size(c.head_dim), half = dim / 2;
   for (Size t = 0; t < tokens; ++t) {
     for (Size h = 0; h < heads; ++h) {
       double* v = &x[(t * heads + h) * dim];
       for (Size i = 0; i < half; ++i) {
-        const double frequency =
-            std::pow(c.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
-        const double angle = sign * static_cast<double>(t % sequence) * frequency;
+        const double angle = sign * static_cast<double>(t % sequence) * frequency(c, i);
         const double a = v[i], b = v[i + half];
         v[i] = a * std::cos(angle) - b * std::sin(angle);
         v[i + half] = b * std::cos(angle) + a * std::sin(angle);

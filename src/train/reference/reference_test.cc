@@ -32,6 +32,7 @@ struct Variant {
   const char* name;
   bool tied;
   std::int64_t heads, kv_heads, rows, sequence;
+  const char* scaling = "default";
 };
 
 class Whole : public testing::TestWithParam<Variant> {};
@@ -44,6 +45,11 @@ TEST_P(Whole, ModelEqualsReference) {
   config.heads = v.heads;
   config.kv_heads = v.kv_heads;
   config.init_std = 0.2;
+  // Of the four pairs of a head, llama3 leaves one as it is, blends one and stretches two.
+  config.rope_theta = 30;
+  config.rope_scaling = v.scaling;
+  config.rope_factor = 8;
+  config.rope_original_sequence = 30;
   Model model = Model::create(config, Dtype::f64).value();
   const ParamTable& table = model.table();
   model.init_parameters(5);
@@ -76,13 +82,13 @@ TEST_P(Whole, ModelEqualsReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, Whole,
-                         testing::Values(Variant{"plain", false, 4, 4, 2, 16},
-                                         Variant{"grouped", false, 4, 2, 2, 13},
-                                         Variant{"tied", true, 4, 1, 3, 8},
-                                         Variant{"one_token", false, 2, 2, 1, 1},
-                                         Variant{"longest", true, 8, 8, 1, 32}),
-                         [](const auto& variant) { return variant.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Variants, Whole,
+    testing::Values(Variant{"plain", false, 4, 4, 2, 16}, Variant{"grouped", false, 4, 2, 2, 13},
+                    Variant{"tied", true, 4, 1, 3, 8}, Variant{"one_token", false, 2, 2, 1, 1},
+                    Variant{"longest", true, 8, 8, 1, 32}, Variant{"linear", false, 4, 2, 2, 13, "linear"},
+                    Variant{"llama3", false, 4, 2, 2, 24, "llama3"}),
+    [](const auto& variant) { return variant.param.name; });
 
 // The reference against finite differences, so that the two are not wrong in the same way.
 TEST(Reference, GradientsAreTheSlopesOfTheLoss) {

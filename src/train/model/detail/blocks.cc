@@ -79,10 +79,9 @@ Rotary make_rotary(const ModelConfig& config, at::ScalarType type) {
   const std::int64_t half = config.head_dim / 2;
   at::Tensor angle = at::empty({config.max_sequence, half}, at::kDouble);
   auto* out = angle.mutable_data_ptr<double>();
-  for (std::int64_t position = 0; position < config.max_sequence; ++position) {
-    for (std::int64_t i = 0; i < half; ++i) {
-      const double frequency =
-          std::pow(config.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(config.head_dim));
+  for (std::int64_t i = 0; i < half; ++i) {
+    const double frequency = rope_frequency(config, i);
+    for (std::int64_t position = 0; position < config.max_sequence; ++position) {
       out[position * half + i] = static_cast<double>(position) * frequency;
     }
   }

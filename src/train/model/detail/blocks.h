@@ -54,7 +54,7 @@ struct Context {
   std::vector<double> losses, mine, all;
 };
 
-// cos and sin of position * theta^(-2i / D), [max_sequence, D / 2], computed in fp64.
+// cos and sin of position * rope_frequency(i), [max_sequence, D / 2], computed in fp64.
 struct Rotary {
   at::Tensor cosine, sine;
 };
