@@ -19,6 +19,7 @@ struct SourceArguments {
 struct TrainArguments {
   SourceArguments source;
   std::vector<std::string> accept;
+  std::string resume;  // empty: as configured
   LaunchFlags launch;
   // What an agent tells its ranks.
   std::optional<int> rank;

@@ -37,6 +37,12 @@ void add_train(CLI::App& app, TrainArguments& arguments) {
                    "Resume although this key has changed (trajectory keys only)")
       ->type_name("KEY")
       ->allow_extra_args(false);
+  train
+      ->add_option("--resume", arguments.resume,
+                   "What to go on from; the same as --set checkpoint.resume=. latest-valid passes over "
+                   "damaged checkpoints")
+      ->type_name("auto|required|latest-valid")
+      ->check(CLI::IsMember({"auto", "required", "latest-valid"}));
   train->add_option("--nproc", arguments.launch.nproc, "Ranks on this node [1]")->type_name("N");
   train->add_option("--nodes", arguments.launch.nodes, "Nodes in all; the command is started once on each")
       ->type_name("N");
@@ -142,6 +148,7 @@ int run(int argc, char** argv, const std::string& gemm_path) {
     return app.exit(error) == 0 ? kExitDone : kExitUsage;
   }
   train.command_line = words;
+  if (!train.resume.empty()) train.source.sets.push_back("checkpoint.resume=" + train.resume);
   train.gemm_path = gemm_path;
   if (app.got_subcommand("train")) return train_command(train);
   if (app.got_subcommand("eval")) return eval_command(eval);

@@ -247,6 +247,32 @@ TEST_F(Program, SigtermSavesAndStops) {
   EXPECT_THAT(run.out, HasSubstr("stopped at step"));
 }
 
+// Every step is saved, so the signal finds a save in flight: it is finished, then the last step is saved too.
+TEST_F(Program, SigtermWhileSavingLosesNothing) {
+  const TempDir out;
+  const auto arguments = train_arguments(
+      shared("train"),
+      sets({"checkpoint.dir=" + out / "ckpt", "checkpoint.every=1", "train.steps=1000000", "log.every=1"}) +
+          std::vector<std::string>{"--nproc", "2"});
+  const Child agent = start(arguments);
+  read_until(agent.out, "step=3/1000000");
+  kill(agent.pid, SIGTERM);
+  const auto run = finish(agent);
+  EXPECT_EQ(run.code, 75) << run.err;
+  const auto at = run.out.find("stopped at step ");
+  ASSERT_NE(at, std::string::npos) << run.out;
+  const std::string step(split(std::string_view(run.out).substr(at), ' ')[3]);
+  EXPECT_THAT(run.out, HasSubstr("checkpoint step=" + step + " path="));
+  const auto listed = finish(start({"ckpt", "verify", out / "ckpt"}));
+  EXPECT_EQ(listed.code, 0) << listed.out;
+  EXPECT_THAT(listed.out, ContainsRegex("STATE\n" + step + " +[0-9.]+ [KM]iB +whole\n"));
+  const Child again = start(arguments);
+  EXPECT_THAT(read_until(again.out, " samples="), HasSubstr("resume step=" + step));
+  read_until(again.out, "loss=");
+  kill(again.pid, SIGTERM);
+  EXPECT_EQ(finish(again).code, 75);
+}
+
 // Each process is a rank, as torchrun starts them; rank 0 hosts the store, since nobody says that an agent
 // does.
 TEST_F(Program, UnderTorchrunsVariablesAProcessIsARank) {

@@ -56,8 +56,9 @@ struct Writer {
   int local_rank = 0;
 };
 
-// Writes folder/step-N. Collective: every rank gives its slices; together they must cover every tensor once.
-// Returns the same outcome on every rank. Nothing of an earlier, whole step is touched.
+// Writes folder/step-N and returns when it counts; saver.h does it while the training goes on. Collective:
+// every rank gives its slices; together they must cover every tensor once. Returns the same outcome on every
+// rank. Nothing of an earlier, whole step is touched.
 Result<void> save_checkpoint(const std::string& folder, const CheckpointInfo& info,
                              std::span<const TensorSlice> mine, const Writer& writer, Comm& comm);
 
@@ -76,8 +77,10 @@ class Reader {
   // lie in it. Precondition: `out` has the slice's size.
   Result<void> read(const Slice& slice, std::span<std::byte> out);
 
-  // Reads every block of every file.
-  Result<void> verify();
+  // Reads every block of every file; of `parts` readers that share this, one reads each block.
+  Result<void> verify(int part = 0, int parts = 1);
+
+  std::uint64_t bytes_read() const { return bytes_read_; }  // of tensor files, since open()
 
  private:
   struct File {
@@ -113,6 +116,7 @@ class Reader {
   std::string block_;
   std::size_t block_file_ = SIZE_MAX;
   std::uint64_t block_index_ = 0;
+  std::uint64_t bytes_read_ = 0;
 };
 
 inline constexpr std::uint64_t kBlockBytes = 4u << 20;
@@ -130,15 +134,39 @@ struct StepEntry {
 // deep: also read every block.
 Result<std::vector<StepEntry>> list_checkpoints(const std::string& folder, bool deep);
 
+// What to do with a finished step that is damaged.
+enum class OnDamage {
+  refuse,     // an error that names it
+  pass_over,  // a notice that names it; the one before it is taken
+};
+
 struct Latest {
-  std::optional<Reader> reader;      // of the newest valid step, every block checked
+  std::optional<Reader> reader;
   std::vector<std::string> notices;  // newer steps that were passed over, and why
 };
-// No step at all, or only unfinished ones: no reader. Finished steps but none valid: corrupt, naming each.
-Result<Latest> latest_checkpoint(const std::string& folder);
+// The newest finished step. Unfinished ones are passed over with a notice: a save that was cut off leaves
+// them. No finished step: no reader. Damage that shows only in a tensor's bytes is found under `refuse` by
+// who reads them, under `pass_over` at once, since every block is read. corrupt: the newest is damaged and
+// `refuse`, or none is whole.
+Result<Latest> latest_checkpoint(const std::string& folder, OnDamage on_damage);
+// Collective: the same answer on all ranks, which share the reading. failed_precondition: they see different
+// steps.
+Result<Latest> latest_checkpoint(const std::string& folder, OnDamage on_damage, Comm& comm);
 
-// Removes finished steps but the newest `keep`, and unfinished ones older than the newest finished. A step
-// loses its manifest first, so that a half-removed one never counts.
-Result<void> prune_checkpoints(const std::string& folder, int keep);
+// Which finished steps stay.
+struct Keep {
+  std::int64_t last = 2;   // so many of the newest; at least 1
+  std::int64_t every = 0;  // and all steps that this divides; 0: no others
+};
+// Of the finished steps up to `newest`, newest first. Later ones, left by a run that was taken back, are not
+// counted: they may be the reason why it was.
+Result<std::vector<std::int64_t>> kept_checkpoints(const std::string& folder, const Keep& keep,
+                                                   std::int64_t newest);
+
+// Removes the steps before `newest` that are not in `kept`, unfinished ones too. A step loses its manifest
+// first, so that a half-removed one never counts. Where each node has a folder of its own, only the first
+// one's shows which steps are finished: it says what is kept.
+Result<void> remove_checkpoints(const std::string& folder, const std::vector<std::int64_t>& kept,
+                                std::int64_t newest);
 
 }  // namespace muster::train

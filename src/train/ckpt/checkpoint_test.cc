@@ -16,6 +16,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "train/agent/process.h"
+#include "train/ckpt/test_content.h"
 #include "train/comm/thread.h"
 
 namespace muster::train {
@@ -23,53 +24,6 @@ namespace {
 
 using testing::HasSubstr;
 namespace fs = std::filesystem;
-
-// Tensors whose content is a function of step and element, so that a reader knows what to expect.
-struct Content {
-  std::int64_t step;
-  std::vector<TensorInfo> tensors;
-  std::vector<std::vector<float>> values;
-
-  Content(std::int64_t step_, std::vector<std::int64_t> sizes) : step(step_) {
-    for (std::size_t t = 0; t < sizes.size(); ++t) {
-      tensors.push_back({"layer." + std::to_string(t) + ".weight", "F32", {sizes[t], 1}});
-      Rng rng(static_cast<std::uint64_t>(step) * 1000 + t);
-      std::vector<float> data(static_cast<std::size_t>(sizes[t]));
-      for (auto& value : data) value = static_cast<float>(rng.uniform());
-      values.push_back(std::move(data));
-    }
-  }
-
-  CheckpointInfo info() const {
-    return {.step = step,
-            .samples = static_cast<std::uint64_t>(step) * 8,
-            .tokenizer_hash = "abc",
-            .config = {{"model.layers", 2}, {"train.lr", 3e-4}},
-            .layout = {{"world", 2}},
-            .machine = {},
-            .data = {},
-            .tensors = tensors};
-  }
-
-  Slice part_of_tensor(std::size_t t, std::size_t begin, std::size_t end) const {
-    return {tensors[t].name,
-            whole_box(tensors[t].shape),
-            {static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end)}};
-  }
-
-  // Rank r of n writes its share of each tensor.
-  std::vector<TensorSlice> slices(int rank, int size) const {
-    std::vector<TensorSlice> out;
-    for (std::size_t t = 0; t < tensors.size(); ++t) {
-      const std::size_t count = values[t].size(), n = static_cast<std::size_t>(size),
-                        r = static_cast<std::size_t>(rank);
-      const std::size_t begin = count * r / n, end = count * (r + 1) / n;
-      out.push_back(
-          {part_of_tensor(t, begin, end), std::as_bytes(std::span(values[t]).subspan(begin, end - begin))});
-    }
-    return out;
-  }
-};
 
 // Saves with `size` ranks, two to a node; the answers of all ranks.
 std::vector<Result<void>> save(const std::string& folder, const Content& content, int size) {
@@ -92,21 +46,6 @@ std::vector<Result<void>> save(const std::string& folder, const Content& content
 
 void save_whole(const std::string& folder, const Content& content, int size = 1) {
   for (const auto& answer : save(folder, content, size)) ASSERT_TRUE(answer) << answer.error().message;
-}
-
-// Empty if the reader gives exactly the content.
-std::string difference(Reader& reader, const Content& content) {
-  if (reader.info().step != content.step) return "step " + std::to_string(reader.info().step);
-  for (std::size_t t = 0; t < content.tensors.size(); ++t) {
-    std::vector<float> data(content.values[t].size());
-    if (auto read =
-            reader.read(content.part_of_tensor(t, 0, data.size()), std::as_writable_bytes(std::span(data)));
-        !read) {
-      return read.error().message;
-    }
-    if (data != content.values[t]) return "other values in " + content.tensors[t].name;
-  }
-  return "";
 }
 
 const std::vector<std::int64_t> kSizes = {3, 100'000, 1'200'000, 0, 17};
@@ -260,14 +199,18 @@ const Damage kDamages[] = {
      "cut off after 0 bytes"},
 };
 
-TEST(Damaged, EveryKindIsNamedAndTheStepBeforeIsTaken) {
+TEST(Damaged, EveryKindIsNamedAndTheStepBeforeIsTakenOnlyWhereAsked) {
   for (const Damage& damage : kDamages) {
     const TempDir folder;
     const Content old_content(10, {10}), content(20, {2'400'000});
     save_whole(folder.path(), old_content, 2);
     save_whole(folder.path(), content, 2);
     damage.hurt(step_folder(folder.path(), 20));
-    auto latest = latest_checkpoint(folder.path());
+    // Found at once, or by the first reader of the bytes; never loaded.
+    auto strict = latest_checkpoint(folder.path(), OnDamage::refuse);
+    const std::string said = strict ? difference(*strict->reader, content) : strict.error().message;
+    EXPECT_THAT(said, HasSubstr(damage.says)) << damage.name;
+    auto latest = latest_checkpoint(folder.path(), OnDamage::pass_over);
     ASSERT_TRUE(latest) << damage.name << latest.error().message;
     ASSERT_TRUE(latest->reader) << damage.name;
     EXPECT_EQ(difference(*latest->reader, old_content), "") << damage.name;
@@ -285,23 +228,27 @@ TEST(Damaged, WithoutAnotherStepItIsAnErrorNotAFreshStart) {
   const TempDir folder;
   save_whole(folder.path(), Content(20, {100}), 1);
   fs::remove(step_folder(folder.path(), 20) + "/rank-0.bin");
-  const auto latest = latest_checkpoint(folder.path());
-  ASSERT_FALSE(latest);
-  EXPECT_EQ(latest.error().code, ErrorCode::corrupt);
-  EXPECT_THAT(latest.error().message, HasSubstr("step-20/rank-0.bin is missing"));
+  for (const OnDamage on_damage : {OnDamage::refuse, OnDamage::pass_over}) {
+    const auto latest = latest_checkpoint(folder.path(), on_damage);
+    ASSERT_FALSE(latest);
+    EXPECT_EQ(latest.error().code, ErrorCode::corrupt);
+    EXPECT_THAT(latest.error().message, HasSubstr("step-20/rank-0.bin is missing"));
+  }
 }
 
 TEST(Latest, UnfinishedStepsDoNotCount) {
   const TempDir folder;
-  EXPECT_FALSE(latest_checkpoint(folder.path())->reader);
-  EXPECT_FALSE(latest_checkpoint(folder / "not-there")->reader);
+  EXPECT_FALSE(latest_checkpoint(folder.path(), OnDamage::refuse)->reader);
+  EXPECT_FALSE(latest_checkpoint(folder / "not-there", OnDamage::refuse)->reader);
   save_whole(folder.path(), Content(5, {100}), 1);
   fs::remove(step_folder(folder.path(), 5) + "/manifest.json");
-  const auto latest = latest_checkpoint(folder.path());
+  save_whole(folder.path(), Content(4, {100}), 1);
+  auto latest = latest_checkpoint(folder.path(), OnDamage::refuse);
   ASSERT_TRUE(latest) << latest.error().message;
-  EXPECT_FALSE(latest->reader);
+  ASSERT_TRUE(latest->reader);
+  EXPECT_EQ(latest->reader->info().step, 4);
   EXPECT_THAT(latest->notices,
-              testing::ElementsAre(HasSubstr("step-5/manifest.json is not there: the save did not finish")));
+              testing::ElementsAre(HasSubstr("step 5 passed over: its save did not finish")));
 }
 
 TEST(Save, OverAnUnfinishedOrDamagedStep) {
@@ -310,7 +257,7 @@ TEST(Save, OverAnUnfinishedOrDamagedStep) {
   fs::remove(step_folder(folder.path(), 5) + "/rank-2.bin");
   const Content content(5, {500, 20});
   save_whole(folder.path(), content, 2);
-  auto latest = latest_checkpoint(folder.path());
+  auto latest = latest_checkpoint(folder.path(), OnDamage::refuse);
   ASSERT_TRUE(latest && latest->reader);
   EXPECT_EQ(difference(*latest->reader, content), "");
 }
@@ -327,16 +274,44 @@ TEST(Save, AFailureOfOneRankIsEverybodysError) {
   EXPECT_FALSE(fs::exists(step + "/manifest.json"));
 }
 
+Result<void> prune(const std::string& folder, const Keep& keep, std::int64_t newest) {
+  MUSTER_TRY(const auto kept, kept_checkpoints(folder, keep, newest));
+  return remove_checkpoints(folder, kept, newest);
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  return names;
+}
+
 TEST(Prune, KeepsTheNewestAndClearsLeftovers) {
   const TempDir folder;
   for (std::int64_t step : {10, 20, 30, 40}) save_whole(folder.path(), Content(step, {10}), 1);
   fs::remove(step_folder(folder.path(), 20) + "/manifest.json");
   fs::create_directories(folder / "step-50");     // being written
   fs::create_directories(folder / "step-notes");  // not ours
-  ASSERT_TRUE(prune_checkpoints(folder.path(), 2));
-  std::vector<std::string> left;
-  for (const auto& entry : fs::directory_iterator(folder.path())) left.push_back(entry.path().filename());
-  EXPECT_THAT(left, testing::UnorderedElementsAre("step-30", "step-40", "step-50", "step-notes"));
+  ASSERT_TRUE(prune(folder.path(), {.last = 2}, 40));
+  EXPECT_THAT(names_in(folder.path()),
+              testing::UnorderedElementsAre("step-30", "step-40", "step-50", "step-notes"));
+}
+
+TEST(Prune, KeepsEveryMthForGood) {
+  const TempDir folder;
+  for (std::int64_t step = 10; step <= 90; step += 10) {
+    save_whole(folder.path(), Content(step, {10}), 1);
+    ASSERT_TRUE(prune(folder.path(), {.last = 2, .every = 30}, step));
+  }
+  EXPECT_THAT(names_in(folder.path()),
+              testing::UnorderedElementsAre("step-30", "step-60", "step-80", "step-90"));
+}
+
+// After a resume from an older step the newer, damaged one must not push out what is whole.
+TEST(Prune, DoesNotCountWhatIsNewerThanTheStepJustSaved) {
+  const TempDir folder;
+  for (std::int64_t step : {10, 15, 20}) save_whole(folder.path(), Content(step, {10}), 1);
+  ASSERT_TRUE(prune(folder.path(), {.last = 1}, 15));
+  EXPECT_THAT(names_in(folder.path()), testing::UnorderedElementsAre("step-15", "step-20"));
 }
 
 TEST(Prune, ByManyNodesAtOnceInASharedFolder) {
@@ -345,7 +320,8 @@ TEST(Prune, ByManyNodesAtOnceInASharedFolder) {
     for (std::int64_t step : {10, 20, 30, 40, 50}) save_whole(folder.path(), Content(step, {10}), 3);
     std::vector<Result<void>> answers(4);
     std::vector<std::jthread> threads;
-    for (auto& answer : answers) threads.emplace_back([&] { answer = prune_checkpoints(folder.path(), 1); });
+    for (auto& answer : answers)
+      threads.emplace_back([&] { answer = prune(folder.path(), {.last = 1}, 50); });
     threads.clear();
     for (const auto& answer : answers) EXPECT_TRUE(answer) << answer.error().message;
     EXPECT_EQ(list_checkpoints(folder.path(), true)->size(), 1u);
@@ -357,7 +333,7 @@ TEST(DISABLED_Saver, SavesForever) {
   const std::string folder = std::getenv("SAVE_FOLDER");
   for (std::int64_t step = *parse_int(std::getenv("SAVE_FROM"));; ++step) {
     save_whole(folder, Content(step, {50'000, 7}), 2);
-    ASSERT_TRUE(prune_checkpoints(folder, 2));
+    ASSERT_TRUE(prune(folder, {.last = 2}, step));
     ASSERT_EQ(write(1, "\1", 1), 1);
   }
 }
@@ -377,7 +353,7 @@ TEST(Killed, AtAnyMomentTheLastFinishedStepIsThere) {
     std::this_thread::sleep_for(std::chrono::microseconds(rng.below(30'000)));
     kill(child->pid, SIGKILL);
     wait_child(*child);
-    auto latest = latest_checkpoint(folder.path());
+    auto latest = latest_checkpoint(folder.path(), OnDamage::refuse);
     ASSERT_TRUE(latest) << latest.error().message;
     ASSERT_TRUE(latest->reader);
     const std::int64_t step = latest->reader->info().step;

@@ -1,4 +1,3 @@
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,8 +6,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <map>
 #include <tuple>
 
 #include "base/assert.h"
@@ -48,6 +45,10 @@ Result<Reader> Reader::open(const std::string& step_folder) {
   if (!manifest) return tl::unexpected(manifest.error().with_context(short_path(step_folder, kManifestName)));
   if (auto parsed = reader.parse(*manifest); !parsed) {
     return tl::unexpected(parsed.error().with_context(short_path(step_folder, kManifestName)));
+  }
+  if (const auto& info = reader.info_; !step_folder.ends_with("step-" + std::to_string(info.step))) {
+    return fail(ErrorCode::corrupt, short_path(step_folder, kManifestName) + " is that of step " +
+                                        std::to_string(info.step) + ": a file of another folder");
   }
   MUSTER_CHECK(reader.check_files());
   return reader;
@@ -193,6 +194,7 @@ Result<void> Reader::load_block(std::size_t file_number, std::uint64_t block) {
                   short_path(folder_, file.name) + " has become shorter while it was read");
     done += static_cast<std::size_t>(got);
   }
+  bytes_read_ += block_.size();
   const std::uint32_t crc = crypto::crc32c(block_);
   if (crc != file.crcs[block]) {
     return fail(ErrorCode::corrupt, short_path(folder_, file.name) + ": block " + std::to_string(block) +
@@ -238,106 +240,13 @@ Result<void> Reader::read(const Slice& slice, std::span<std::byte> out) {
   return {};
 }
 
-Result<void> Reader::verify() {
+Result<void> Reader::verify(int part, int parts) {
+  std::uint64_t number = 0;
   for (std::size_t file = 0; file < files_.size(); ++file) {
-    for (std::uint64_t block = 0; block < files_[file].crcs.size(); ++block)
-      MUSTER_CHECK(load_block(file, block));
-  }
-  return {};
-}
-
-namespace {
-
-struct Step {
-  std::int64_t number = 0;
-  std::string path;
-  bool finished = false;
-};
-
-// Newest first. A folder that is not there has no steps.
-Result<std::vector<Step>> steps_in(const std::string& folder) {
-  std::vector<Step> steps;
-  std::error_code error;
-  for (std::filesystem::directory_iterator it(folder, error), last; !error && it != last;
-       it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    const auto number =
-        name.starts_with("step-") ? parse_int(std::string_view(name).substr(5)) : std::nullopt;
-    if (!number || *number < 0) continue;
-    const bool finished = access((it->path() / kManifestName).c_str(), F_OK) == 0;
-    steps.push_back({*number, it->path().string(), finished});
-  }
-  if (error && error != std::errc::no_such_file_or_directory) return fail_errno(folder, error.value());
-  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.number > b.number; });
-  return steps;
-}
-
-// Several nodes may remove the same step of a shared folder at once: what is gone already is well.
-Result<void> remove_step(const Step& step) {
-  const std::string manifest = step.path + "/" + kManifestName;
-  if (unlink(manifest.c_str()) != 0 && errno != ENOENT) return fail_errno("remove " + manifest);
-  std::error_code error;
-  std::vector<std::string> names;
-  for (std::filesystem::directory_iterator it(step.path, error), last; !error && it != last;
-       it.increment(error)) {
-    names.push_back(it->path().string());
-  }
-  if (error && error != std::errc::no_such_file_or_directory)
-    return fail_errno("remove " + step.path, error.value());
-  for (const std::string& name : names) {
-    if (unlink(name.c_str()) != 0 && errno != ENOENT) return fail_errno("remove " + name);
-  }
-  if (rmdir(step.path.c_str()) != 0 && errno != ENOENT) return fail_errno("remove " + step.path);
-  return {};
-}
-
-}  // namespace
-
-Result<std::vector<StepEntry>> list_checkpoints(const std::string& folder, bool deep) {
-  MUSTER_TRY(const auto steps, steps_in(folder));
-  std::vector<StepEntry> entries;
-  for (const Step& step : steps) {
-    StepEntry entry{
-        .step = step.number, .path = step.path, .finished = step.finished, .problem = std::nullopt};
-    if (step.finished) {
-      auto reader = Reader::open(step.path);
-      auto checked =
-          reader ? (deep ? reader->verify() : Result<void>()) : Result<void>(tl::unexpected(reader.error()));
-      if (!checked) entry.problem = checked.error();
-      if (checked) entry.bytes = reader->bytes();
+    for (std::uint64_t block = 0; block < files_[file].crcs.size(); ++block) {
+      if (number++ % static_cast<std::uint64_t>(parts) == static_cast<std::uint64_t>(part))
+        MUSTER_CHECK(load_block(file, block));
     }
-    entries.push_back(std::move(entry));
-  }
-  return entries;
-}
-
-Result<Latest> latest_checkpoint(const std::string& folder) {
-  MUSTER_TRY(const auto steps, steps_in(folder));
-  Latest latest;
-  std::string damaged;
-  for (const Step& step : steps) {
-    auto reader = Reader::open(step.path);
-    auto checked = reader ? reader->verify() : Result<void>(tl::unexpected(reader.error()));
-    if (checked) {
-      latest.reader = std::move(*reader);
-      return latest;
-    }
-    latest.notices.push_back("step " + std::to_string(step.number) +
-                             " passed over: " + checked.error().message);
-    if (step.finished) damaged += (damaged.empty() ? "" : "; ") + checked.error().message;
-  }
-  if (damaged.empty()) return latest;
-  return fail(ErrorCode::corrupt,
-              "no checkpoint in " + folder + " is usable: " + damaged +
-                  ". Bring the files back, or choose another checkpoint.dir to start over");
-}
-
-Result<void> prune_checkpoints(const std::string& folder, int keep) {
-  MUSTER_ASSERT(keep >= 1);
-  MUSTER_TRY(const auto steps, steps_in(folder));
-  int finished = 0;
-  for (const Step& step : steps) {
-    if (step.finished ? ++finished > keep : finished > 0) MUSTER_CHECK(remove_step(step));
   }
   return {};
 }

@@ -43,6 +43,7 @@ struct Config {
   std::string checkpoint_dir;  // empty: no checkpoints
   std::int64_t checkpoint_every = 100;
   std::int64_t checkpoint_keep = 2;
+  std::int64_t checkpoint_keep_every = 0;  // 0: none but those
   std::string checkpoint_resume = "auto";
 
   std::int64_t eval_every = 0;     // 0: only before and after

@@ -68,7 +68,7 @@ const Refusal kRefusals[] = {
     {"model.tied=1", "model.tied = 1: true or false"},
     {"optim.beta1=2", "optim.beta1 = 2: a number from 0 to 1"},
     {"optim.lr=nan", "optim.lr = \"nan\": a number from 0 to 100"},
-    {"checkpoint.resume=no", "checkpoint.resume = \"no\": one of auto, required"},
+    {"checkpoint.resume=no", "checkpoint.resume = \"no\": one of auto, required, latest-valid"},
     {"optim.min_lr=1", "optim.min_lr = 1 is above optim.lr = 0.001"},
     {"model.preset=huge", "model.preset"},
     {"model.rope_scaling=yarn", "model.rope_scaling = \"yarn\": one of default, linear, llama3 is needed"},
@@ -173,7 +173,7 @@ TEST(Explain, ShowsEveryKeyWithSourceAndClass) {
   const std::string text = explain(*config);
   EXPECT_THAT(text, testing::ContainsRegex("train.steps +77 +trajectory +--set +Optimizer steps"));
   EXPECT_THAT(text, testing::ContainsRegex("model.layers +[0-9]+ +identity +preset quickstart"));
-  EXPECT_THAT(text, HasSubstr("(auto, required)"));
+  EXPECT_THAT(text, HasSubstr("(auto, required, latest-valid)"));
 }
 
 }  // namespace

@@ -96,6 +96,12 @@ void show_recent(const Comm& comm) {
   std::cerr << line << std::endl;
 }
 
+// Says the error; the exit code for it.
+int report(const RankOptions& options, const Error& error) {
+  std::cerr << "muster-train: rank " << options.place.rank << ": " << error.message << std::endl;
+  return is_loss(error) && options.place.world > 1 ? kExitLostPeer : kExitFailed;
+}
+
 Result<Outcome> train(const RankOptions& options) {
   const Config& config = options.config;
   if (config.train_data.empty()) {
@@ -127,8 +133,10 @@ Result<Outcome> train(const RankOptions& options) {
   auto outcome = trainer->run();
   // Nobody leaves while another still talks: a closed connection would look like a lost peer.
   if (outcome) MUSTER_CHECK(joined.comm->barrier());
-  if (!outcome && is_loss(outcome.error())) show_recent(*joined.comm);
-  return outcome;
+  if (outcome) return outcome;
+  if (is_loss(outcome.error())) show_recent(*joined.comm);
+  // Not by way of destructors: a peer or a disk that hangs would hold this rank back, and its error.
+  _exit(report(options, outcome.error()));
 }
 
 }  // namespace
@@ -137,9 +145,7 @@ int run_rank(const RankOptions& options) {
   ignore_terminal(options.has_agent);
   const auto outcome = train(options);
   if (outcome) return *outcome == Outcome::stopped ? kExitStopped : kExitDone;
-  const Error& error = outcome.error();
-  std::cerr << "muster-train: rank " << options.place.rank << ": " << error.message << std::endl;
-  return is_loss(error) && options.place.world > 1 ? kExitLostPeer : kExitFailed;
+  return report(options, outcome.error());
 }
 
 }  // namespace muster::train

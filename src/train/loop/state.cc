@@ -108,7 +108,13 @@ Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer) {
 }
 
 Result<LoadedModel> load_model(const std::string& folder) {
-  MUSTER_TRY(Latest latest, latest_checkpoint(folder));
+  auto newest = latest_checkpoint(folder, OnDamage::refuse);
+  if (!newest) {
+    return fail(
+        newest.error().code,
+        newest.error().message + "; bring the file back, or remove that step to use the one before it");
+  }
+  Latest latest = *std::move(newest);
   if (!latest.reader) {
     return fail(ErrorCode::not_found, "no model in " + folder +
                                           ": it has no finished step-N; give the folder that "
@@ -146,7 +152,7 @@ Result<void> write_model(const std::string& folder, const Model& model, const Co
   const auto slices = state_slices(model, nullptr, {0, model.table().numel()});
   MUSTER_CHECK(save_checkpoint(folder, weights, slices, writer, copy));
   MUSTER_CHECK(described);
-  return copy.rank() == 0 ? prune_checkpoints(folder, 1) : Result<void>{};
+  return copy.rank() == 0 ? remove_checkpoints(folder, {info.step}, INT64_MAX) : Result<void>{};
 }
 
 }  // namespace muster::train

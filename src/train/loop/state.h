@@ -24,7 +24,7 @@ std::vector<TensorSlice> state_slices(const Model& model, const AdamW* optimizer
 // failed_precondition if names or shapes do not fit the model.
 Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer);
 
-// A model as `train` leaves it (output.dir) or a folder of checkpoints (the newest valid one), for eval and
+// A model as `train` leaves it (output.dir) or a folder of checkpoints (the newest one), for eval and
 // generate.
 struct LoadedModel {
   Model model;
@@ -35,7 +35,7 @@ struct LoadedModel {
 Result<LoadedModel> load_model(const std::string& folder);
 
 // Writes the finished model into `folder`: config.json, tokenizer.model if there is one, step-N without
-// optimizer state, and no older step. Called by the ranks of `copy`, which together hold the model once.
+// optimizer state, and no other step. Called by the ranks of `copy`, which together hold the model once.
 Result<void> write_model(const std::string& folder, const Model& model, const Config& config,
                          const CheckpointInfo& info, const Writer& writer, Comm& copy);
 

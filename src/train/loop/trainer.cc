@@ -10,6 +10,7 @@
 #include "base/crypto.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "train/ckpt/saver.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/state.h"
 #include "train/shard/data_parallel.h"
@@ -83,6 +84,12 @@ Result<void> check_tokenizer(const std::string& path, const std::string& hash) {
                   "; give the tokenizer.model that muster-data tokenize used");
 }
 
+std::uint64_t bytes_of(std::span<const TensorSlice> slices) {
+  std::uint64_t sum = 0;
+  for (const TensorSlice& piece : slices) sum += piece.bytes.size();
+  return sum;
+}
+
 // The groups that a rank works in.
 struct Groups {
   Mesh mesh;
@@ -135,6 +142,7 @@ class Trainer::Impl {
     double loss = 0;
     std::int64_t tokens = 0;
     bool stop = false;
+    bool saver_ready = true;  // on all ranks
   };
   void say(const std::string& line) const {
     if (comm_.rank() == 0 && parts_.say) parts_.say(line);
@@ -148,6 +156,10 @@ class Trainer::Impl {
   std::string culprit_parameter() const;
   Result<void> evaluate_now();
   Result<void> save();
+  Result<void> finish_save();
+  void say_saved(const std::optional<SaveReport>& report) const;
+  tl::unexpected<Error> step_failed(const Error& error);
+  tl::unexpected<Error> resume_failed(const Error& error) const;
   Result<void> finish();
   CheckpointInfo info() const;
   void progress(const StepReport& report);
@@ -164,6 +176,7 @@ class Trainer::Impl {
   std::optional<Loader> held_out_;
   BatchPart share_;
   Samples samples_;
+  std::optional<Saver> saver_;  // with checkpoint.dir
 
   std::int64_t step_ = 0;       // done
   std::uint64_t consumed_ = 0;  // samples
@@ -193,42 +206,45 @@ Result<void> Trainer::Impl::check_ends() {
   return {};
 }
 
-// Restores the newest valid checkpoint or initialises. Every rank must find the same step.
+// Restores the newest checkpoint or initialises.
 Result<void> Trainer::Impl::start() {
   MUSTER_CHECK(check_ends());
+  const std::string& folder = config_.checkpoint_dir;
   std::optional<Reader> reader;
-  Result<void> found;
-  if (!config_.checkpoint_dir.empty()) {
-    auto latest = latest_checkpoint(config_.checkpoint_dir);
-    if (latest) {
-      for (const auto& notice : latest->notices) say("checkpoint " + notice);
-      reader = std::move(latest->reader);
-    } else {
-      found = tl::unexpected(latest.error());
-    }
-  }
-  const std::string mine = !found   ? "error: " + found.error().message
-                           : reader ? std::to_string(reader->info().step)
-                                    : "none";
-  MUSTER_TRY(const auto all, comm_.gather_text(mine));
-  MUSTER_CHECK(found);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] == mine) continue;
-    return fail(ErrorCode::failed_precondition,
-                "the ranks find different checkpoints in " + config_.checkpoint_dir + ": rank " +
-                    std::to_string(comm_.rank()) + " step " + mine + ", rank " + std::to_string(rank) + " " +
-                    all[rank] + "; all nodes must see the same files");
+  if (!folder.empty()) {
+    const auto on_damage =
+        config_.checkpoint_resume == "latest-valid" ? OnDamage::pass_over : OnDamage::refuse;
+    auto latest = latest_checkpoint(folder, on_damage, comm_);
+    if (!latest) return resume_failed(latest.error());
+    for (const auto& notice : latest->notices) say("checkpoint " + notice);
+    reader = std::move(latest->reader);
+    saver_.emplace(
+        SaverOptions{.folder = folder,
+                     .writer = parts_.writer,
+                     .keep = Keep{.last = config_.checkpoint_keep, .every = config_.checkpoint_keep_every},
+                     .stall_limit = Millis(static_cast<std::int64_t>(config_.timeout_s * 1000))},
+        comm_);
+    MUSTER_CHECK(saver_->reserve(bytes_of(state_slices(model_, &optimizer_, replicas_.written()))));
   }
   if (reader) return resume(*reader);
   if (config_.checkpoint_resume == "required") {
     return fail(ErrorCode::not_found,
-                "checkpoint.resume = required, but there is no finished checkpoint in \"" +
-                    config_.checkpoint_dir + "\"");
+                "checkpoint.resume = required, but there is no finished checkpoint in \"" + folder + "\"");
   }
+  if (!folder.empty()) say("checkpoint none in " + folder + ": starting at step 0");
   model_.init_parameters(static_cast<std::uint64_t>(config_.seed));
   return {};
 }
 
+tl::unexpected<Error> Trainer::Impl::resume_failed(const Error& error) const {
+  const bool older = error.code == ErrorCode::corrupt && config_.checkpoint_resume != "latest-valid";
+  return fail(error.code,
+              error.message + (older ? "; bring the file back, or take the newest whole one before it with "
+                                       "--resume latest-valid (checkpoint.resume)"
+                                     : ""));
+}
+
+// Every rank reads its own part; what one cannot read ends all.
 Result<void> Trainer::Impl::resume(Reader& reader) {
   const CheckpointInfo& stored = reader.info();
   MUSTER_CHECK(check_resume(stored.config, config_, parts_.accepted));
@@ -242,7 +258,13 @@ Result<void> Trainer::Impl::resume(Reader& reader) {
                 "the checkpoint was trained on other data: " + json::dump(stored.data) + ", now " +
                     json::dump(parts_.train->description()));
   }
-  MUSTER_CHECK(restore_state(reader, model_, &optimizer_));
+  const auto read = restore_state(reader, model_, &optimizer_);
+  MUSTER_TRY(const auto all, comm_.gather_text(read ? "" : read.error().message));
+  if (!read) return resume_failed(read.error());
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].empty())
+      return resume_failed({ErrorCode::corrupt, "rank " + std::to_string(rank) + ": " + all[rank]});
+  }
   step_ = stored.step;
   consumed_ = stored.samples;
   saved_step_ = step_;
@@ -273,10 +295,11 @@ Result<StepResult> Trainer::Impl::accumulate() {
   return sum;
 }
 
-// Loss, tokens and requests to stop of all ranks, summed in rank order.
+// Loss, tokens, requests to stop and states of the save in flight of all ranks, in rank order.
 Result<Trainer::Impl::Sums> Trainer::Impl::exchange(const StepResult& mine) {
-  const std::array<double, 3> own = {mine.loss_sum, static_cast<double>(mine.tokens),
-                                     parts_.stop_requested && parts_.stop_requested() ? 1.0 : 0.0};
+  const std::array<double, 4> own = {mine.loss_sum, static_cast<double>(mine.tokens),
+                                     parts_.stop_requested && parts_.stop_requested() ? 1.0 : 0.0,
+                                     !saver_ || saver_->ready() ? 1.0 : 0.0};
   std::vector<double> all(own.size() * static_cast<std::size_t>(comm_.size()));
   MUSTER_CHECK(comm_.all_gather<double>(own, all));
   Sums sums;
@@ -290,6 +313,7 @@ Result<Trainer::Impl::Sums> Trainer::Impl::exchange(const StepResult& mine) {
                       "longer optim.warmup may help");
     }
     sums.stop = sums.stop || of[2] != 0;
+    sums.saver_ready = sums.saver_ready && of[3] != 0;
     // The ranks of a tensor-parallel group all have the same.
     if (groups_.mesh.coordinate(Axis::tp, static_cast<int>(rank)) != 0) continue;
     sums.loss += of[0];
@@ -353,7 +377,8 @@ Result<Trainer::StepReport> Trainer::Impl::step() {
   const StepReport report{.loss = sums.loss / static_cast<double>(tokens),
                           .gradient_norm = norm / static_cast<double>(tokens),
                           .learning_rate = schedule_.at(step_),
-                          .stop = sums.stop};
+                          .stop = sums.stop,
+                          .saver_ready = sums.saver_ready};
   optimizer_.step(model_.parameters(), gradients, report.learning_rate,
                   gradient_scale(norm, tokens, config_.clip));
   MUSTER_CHECK(replicas_.gather(model_.parameters()));
@@ -402,19 +427,28 @@ CheckpointInfo Trainer::Impl::info() const {
           .tensors = state_tensors(model_.table(), parts_.dtype, true)};
 }
 
+// Begins to save this step. Where the save before is not through, waits for it.
 Result<void> Trainer::Impl::save() {
-  if (config_.checkpoint_dir.empty() || saved_step_ == step_) return {};
+  if (!saver_ || saved_step_ == step_) return {};
   const auto start = SteadyClock::now();
-  const auto slices = state_slices(model_, &optimizer_, replicas_.written());
-  MUSTER_CHECK(save_checkpoint(config_.checkpoint_dir, info(), slices, parts_.writer, comm_));
+  MUSTER_CHECK(finish_save());
+  MUSTER_CHECK(saver_->start(info(), state_slices(model_, &optimizer_, replicas_.written())));
   saved_step_ = step_;
-  if (parts_.writer.local_rank == 0) {
-    MUSTER_CHECK(prune_checkpoints(config_.checkpoint_dir, static_cast<int>(config_.checkpoint_keep)));
-  }
-  say("checkpoint step=" + std::to_string(step_) + " path=" + step_folder(config_.checkpoint_dir, step_) +
-      format(" seconds=%.2f", seconds_since(start)));
   mark_ += SteadyClock::now() - start;
   return {};
+}
+
+Result<void> Trainer::Impl::finish_save() {
+  if (!saver_) return {};
+  MUSTER_TRY(const auto report, saver_->wait());
+  say_saved(report);
+  return {};
+}
+
+void Trainer::Impl::say_saved(const std::optional<SaveReport>& report) const {
+  if (!report) return;
+  say("checkpoint step=" + std::to_string(report->step) + " path=" + report->path +
+      format(" stall_s=%.3f seconds=%.2f", report->stall_s, report->seconds));
 }
 
 Result<void> Trainer::Impl::finish() {
@@ -433,6 +467,16 @@ Result<void> Trainer::Impl::finish() {
   return {};
 }
 
+// A step that is not finite fails on all ranks alike: what is being saved is of a good step, so it is
+// finished.
+tl::unexpected<Error> Trainer::Impl::step_failed(const Error& error) {
+  if (error.code == ErrorCode::failed_precondition) {
+    if (const auto saved = finish_save(); !saved)
+      return fail(error.code, error.message + "; and " + saved.error().message);
+  }
+  return tl::unexpected(error);
+}
+
 Result<Outcome> Trainer::Impl::run() {
   say(format(
       "start ranks=%d replica=%d tp=%d zero=%lld parameters=%lld steps=%lld batch=%lld micro_batch=%lld "
@@ -446,10 +490,17 @@ Result<Outcome> Trainer::Impl::run() {
   mark_ = SteadyClock::now();
   mark_step_ = step_;
   while (step_ < config_.steps) {
-    MUSTER_TRY(const StepReport report, step());
+    const auto made = step();
+    if (!made) return step_failed(made.error());
+    const StepReport report = *made;
     progress(report);
+    if (report.saver_ready && saver_ && saver_->in_flight()) {
+      MUSTER_TRY(const auto saved, saver_->advance());
+      say_saved(saved);
+    }
     if (report.stop && step_ < config_.steps) {
       MUSTER_CHECK(save());
+      MUSTER_CHECK(finish_save());
       say("stopped at step " + std::to_string(step_) + " of " + std::to_string(config_.steps) +
           (config_.checkpoint_dir.empty() ? "; nothing saved: checkpoint.dir is empty"
                                           : "; start again to go on"));
@@ -462,6 +513,7 @@ Result<Outcome> Trainer::Impl::run() {
   }
   MUSTER_CHECK(save());
   MUSTER_CHECK(evaluate_now());
+  MUSTER_CHECK(finish_save());
   MUSTER_CHECK(finish());
   say(format("done step=%lld/%lld loss=%.4f", static_cast<long long>(step_),
              static_cast<long long>(config_.steps), last_loss_));

@@ -42,8 +42,9 @@ enum class Outcome { finished, stopped };
 
 class Trainer {
  public:
-  // Checks that all ranks run the same thing, builds the model, and restores the newest valid checkpoint, if
-  // there is one. The streams and the comm must outlive the trainer.
+  // Checks that all ranks run the same thing, builds the model, and restores the newest checkpoint, if
+  // there is one; a damaged one is an error unless checkpoint.resume says otherwise. The streams and the comm
+  // must outlive the trainer.
   static Result<std::unique_ptr<Trainer>> create(TrainerParts parts);
   ~Trainer();
 
@@ -55,7 +56,8 @@ class Trainer {
     double loss = 0;
     double gradient_norm = 0;  // of the mean gradient, before clipping
     double learning_rate = 0;
-    bool stop = false;  // some rank was asked to stop
+    bool stop = false;        // some rank was asked to stop
+    bool saver_ready = true;  // all ranks are done with their part of the save in flight
   };
   Result<StepReport> step();
 

@@ -1,0 +1,255 @@
+#include "train/ckpt/saver.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "train/ckpt/rank_file.h"
+
+namespace muster::train {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+// How long wait() looks at its own thread before it asks the others again.
+constexpr std::chrono::milliseconds kPause{50};
+
+double seconds_since(SteadyClock::time_point start) {
+  return std::chrono::duration<double>(SteadyClock::now() - start).count();
+}
+
+}  // namespace
+
+Saver::Buffer::~Buffer() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
+
+Result<void> Saver::Buffer::reserve(std::uint64_t bytes) {
+  if (bytes <= bytes_) return {};
+  if (data_ != nullptr) munmap(data_, bytes_);
+  data_ = nullptr;
+  bytes_ = 0;
+  void* mapped =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (mapped == MAP_FAILED)
+    return fail_errno("a buffer of " + std::to_string(bytes) + " bytes for checkpoints");
+  data_ = static_cast<std::byte*>(mapped);
+  bytes_ = bytes;
+  return {};
+}
+
+Saver::Saver(SaverOptions options, Comm& comm) : options_(std::move(options)), comm_(comm) {}
+Saver::~Saver() = default;
+
+Result<void> Saver::reserve(std::uint64_t bytes) { return buffer_.reserve(bytes); }
+
+Result<std::vector<TensorSlice>> Saver::copied(std::span<const TensorSlice> slices) {
+  std::uint64_t bytes = 0;
+  for (const TensorSlice& piece : slices) bytes += piece.bytes.size();
+  MUSTER_CHECK(buffer_.reserve(bytes));
+  std::vector<TensorSlice> copies(slices.begin(), slices.end());
+  std::byte* at = buffer_.data();
+  for (TensorSlice& piece : copies) {
+    if (!piece.bytes.empty()) std::memcpy(at, piece.bytes.data(), piece.bytes.size());
+    piece.bytes = {at, piece.bytes.size()};
+    at += piece.bytes.size();
+  }
+  return copies;
+}
+
+Result<void> Saver::start(const CheckpointInfo& info, std::span<const TensorSlice> slices) {
+  const auto start = SteadyClock::now();
+  auto copies = copied(slices);
+  MUSTER_CHECK(begin(info, copies ? Result<void>() : Result<void>(tl::unexpected(copies.error())),
+                     copies ? *std::move(copies) : std::vector<TensorSlice>()));
+  stall_s_ = seconds_since(start);
+  begin_ = start;
+  return {};
+}
+
+Result<void> Saver::start_in_place(const CheckpointInfo& info, std::span<const TensorSlice> slices) {
+  begin_ = SteadyClock::now();
+  stall_s_ = 0;
+  return begin(info, {}, {slices.begin(), slices.end()});
+}
+
+Result<void> Saver::begin(const CheckpointInfo& info, Result<void> prepared,
+                          std::vector<TensorSlice> slices) {
+  MUSTER_ASSERT(!in_flight());
+  info_ = info;
+  path_ = step_folder(options_.folder, info.step);
+  slices_ = std::move(slices);
+  // Nobody touches a file of the step before its old manifest is gone.
+  if (prepared && options_.writer.local_rank == 0) prepared = prepare_step(path_);
+  MUSTER_CHECK(agree(prepared));
+  phase_ = Phase::files;
+  run([this]() -> Result<void> {
+    MUSTER_TRY(record_, write_rank_file(path_, slices_, info_.tensors, comm_.rank(), options_.writer.node,
+                                        &progress_));
+    return {};
+  });
+  return {};
+}
+
+void Saver::run(std::function<Result<void>()> work) {
+  if (thread_.joinable()) thread_.join();  // it has told its outcome already
+  progress_at_ = SteadyClock::now();
+  done_ = false;  // no thread: no lock
+  thread_ = std::jthread([this, work = std::move(work)] {
+    Result<void> outcome;
+    try {
+      outcome = work();
+    } catch (const std::exception& error) {  // out of memory
+      outcome = fail(ErrorCode::resource_exhausted, error.what());
+    }
+    const std::lock_guard lock(mutex_);
+    outcome_ = std::move(outcome);
+    done_ = true;
+    done_changed_.notify_all();
+  });
+}
+
+bool Saver::ready() const {
+  const std::lock_guard lock(mutex_);
+  return done_;
+}
+
+// Every rank tells how it went; all answer alike.
+Result<void> Saver::agree(const Result<void>& mine) {
+  MUSTER_TRY(const auto answers, comm_.gather_text(mine ? "" : mine.error().message));
+  std::string wrong;
+  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+    if (!answers[rank].empty())
+      wrong += (wrong.empty() ? "" : "; ") + ("rank " + std::to_string(rank) + ": ") + answers[rank];
+  }
+  if (wrong.empty()) return {};
+  return fail(mine ? ErrorCode::io : mine.error().code, "checkpoint " + path_ + ": " + wrong);
+}
+
+Result<void> Saver::gather_records() {
+  MUSTER_TRY(const auto texts, comm_.gather_text(json::dump(record_)));
+  records_.clear();
+  slices_.clear();
+  if (options_.writer.local_rank != 0 && comm_.rank() != 0) return {};
+  for (const auto& text : texts) {
+    MUSTER_TRY(json::Object parsed, json::parse_object(text));
+    records_.push_back(std::move(parsed));
+  }
+  return {};
+}
+
+Result<std::optional<SaveReport>> Saver::advance() {
+  const auto start = SteadyClock::now();
+  MUSTER_TRY(const bool counts, next_phase());
+  stall_s_ += seconds_since(start);
+  if (!counts) return std::optional<SaveReport>();
+  return SaveReport{
+      .step = info_.step,
+      .path = path_,
+      .stall_s = stall_s_,
+      .seconds = std::chrono::duration<double>((comm_.rank() == 0 ? counted_at_ : start) - begin_).count()};
+}
+
+// True: the step counts from here on.
+Result<bool> Saver::next_phase() {
+  MUSTER_ASSERT(in_flight() && ready());
+  const bool first_of_node = options_.writer.local_rank == 0;
+  MUSTER_CHECK(agree(outcome_));
+  switch (phase_) {
+    case Phase::idle:
+      break;
+    case Phase::files:
+      MUSTER_CHECK(gather_records());
+      phase_ = Phase::node_manifests;
+      if (first_of_node)
+        run([this] { return write_node_manifest(path_, info_.step, records_, options_.writer.node); });
+      break;
+    case Phase::node_manifests:
+      phase_ = Phase::manifest;
+      if (comm_.rank() != 0) break;
+      run([this] {
+        auto written = write_manifest(path_, info_, records_);
+        counted_at_ = SteadyClock::now();
+        return written;
+      });
+      break;
+    case Phase::manifest:
+      phase_ = options_.keep ? Phase::removing : Phase::idle;
+      if (options_.keep) MUSTER_CHECK(start_removing());
+      return true;
+    case Phase::removing:
+      phase_ = Phase::idle;
+      break;
+  }
+  return false;
+}
+
+// Rank 0's folder shows which steps are finished; what it keeps, everybody keeps.
+Result<void> Saver::start_removing() {
+  std::string kept;
+  if (comm_.rank() == 0) {
+    auto steps = kept_checkpoints(options_.folder, *options_.keep, info_.step);
+    if (!steps) kept = "error: " + steps.error().message;
+    if (steps) {
+      for (const std::int64_t step : *steps) kept += std::to_string(step) + " ";
+    }
+  }
+  MUSTER_TRY(const auto all, comm_.gather_text(kept));
+  if (all[0].starts_with("error: "))
+    return fail(ErrorCode::io, "checkpoint " + path_ + ": rank 0: " + all[0].substr(7));
+  if (options_.writer.local_rank != 0) return {};
+  std::vector<std::int64_t> steps;
+  for (const auto word : split(trim(all[0]), ' ')) steps.push_back(parse_int(word).value_or(-1));
+  run([this, steps = std::move(steps)] { return remove_checkpoints(options_.folder, steps, info_.step); });
+  return {};
+}
+
+Result<std::optional<SaveReport>> Saver::wait() {
+  std::optional<SaveReport> report;
+  while (in_flight()) {
+    const auto start = SteadyClock::now();
+    MUSTER_TRY(const bool all, all_ready());
+    stall_s_ += seconds_since(start);
+    if (!all) continue;
+    MUSTER_TRY(auto made, advance());
+    if (made) report = std::move(made);
+  }
+  return report;
+}
+
+// Looks at the own thread for a moment, then asks the others.
+Result<bool> Saver::all_ready() {
+  enum Answer : std::int64_t { busy, done, stuck };
+  std::int64_t mine = busy;
+  {
+    std::unique_lock lock(mutex_);
+    if (done_changed_.wait_for(lock, kPause, [this] { return done_; })) mine = done;
+  }
+  if (const std::uint64_t progress = progress_.load(std::memory_order_relaxed); progress != progress_seen_) {
+    progress_seen_ = progress;
+    progress_at_ = SteadyClock::now();
+  }
+  if (mine == busy && SteadyClock::now() - progress_at_ > options_.stall_limit) mine = stuck;
+  std::vector<std::int64_t> all(static_cast<std::size_t>(comm_.size()));
+  MUSTER_CHECK(comm_.all_gather<std::int64_t>(std::span(&mine, 1), all));
+  if (std::ranges::find(all, stuck) != all.end()) {
+    MUSTER_CHECK(agree(mine != stuck ? Result<void>()
+                                     : fail(ErrorCode::timeout, "nothing was written for " +
+                                                                    format_duration(options_.stall_limit) +
+                                                                    ": the disk hangs")));
+  }
+  return std::ranges::count(all, done) == comm_.size();
+}
+
+Result<void> save_checkpoint(const std::string& folder, const CheckpointInfo& info,
+                             std::span<const TensorSlice> mine, const Writer& writer, Comm& comm) {
+  Saver saver({.folder = folder, .writer = writer}, comm);
+  MUSTER_CHECK(saver.start_in_place(info, mine));
+  MUSTER_CHECK(saver.wait());
+  return {};
+}
+
+}  // namespace muster::train

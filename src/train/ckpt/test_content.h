@@ -1,0 +1,76 @@
+// Tensors that the tests of ckpt save and recognise. Values only; any thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "train/ckpt/checkpoint.h"
+
+namespace muster::train {
+
+// Tensors whose content is a function of step and element, so that a reader knows what to expect.
+struct Content {
+  std::int64_t step;
+  std::vector<TensorInfo> tensors;
+  std::vector<std::vector<float>> values;
+
+  Content(std::int64_t step_, std::vector<std::int64_t> sizes) : step(step_) {
+    for (std::size_t t = 0; t < sizes.size(); ++t) {
+      tensors.push_back({"layer." + std::to_string(t) + ".weight", "F32", {sizes[t], 1}});
+      Rng rng(static_cast<std::uint64_t>(step) * 1000 + t);
+      std::vector<float> data(static_cast<std::size_t>(sizes[t]));
+      for (auto& value : data) value = static_cast<float>(rng.uniform());
+      values.push_back(std::move(data));
+    }
+  }
+
+  CheckpointInfo info() const {
+    return {.step = step,
+            .samples = static_cast<std::uint64_t>(step) * 8,
+            .tokenizer_hash = "abc",
+            .config = {{"model.layers", 2}, {"train.lr", 3e-4}},
+            .layout = {{"world", 2}},
+            .machine = {},
+            .data = {},
+            .tensors = tensors};
+  }
+
+  Slice part_of_tensor(std::size_t t, std::size_t begin, std::size_t end) const {
+    return {tensors[t].name,
+            whole_box(tensors[t].shape),
+            {static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end)}};
+  }
+
+  // Rank r of n writes its share of each tensor.
+  std::vector<TensorSlice> slices(int rank, int size) const {
+    std::vector<TensorSlice> out;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      const std::size_t count = values[t].size(), n = static_cast<std::size_t>(size),
+                        r = static_cast<std::size_t>(rank);
+      const std::size_t begin = count * r / n, end = count * (r + 1) / n;
+      out.push_back(
+          {part_of_tensor(t, begin, end), std::as_bytes(std::span(values[t]).subspan(begin, end - begin))});
+    }
+    return out;
+  }
+};
+
+// Empty if the reader gives exactly the content.
+inline std::string difference(Reader& reader, const Content& content) {
+  if (reader.info().step != content.step) return "step " + std::to_string(reader.info().step);
+  for (std::size_t t = 0; t < content.tensors.size(); ++t) {
+    std::vector<float> data(content.values[t].size());
+    if (auto read =
+            reader.read(content.part_of_tensor(t, 0, data.size()), std::as_writable_bytes(std::span(data)));
+        !read) {
+      return read.error().message;
+    }
+    if (data != content.values[t]) return "other values in " + content.tensors[t].name;
+  }
+  return "";
+}
+
+}  // namespace muster::train

@@ -1,0 +1,212 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <iostream>
+#include <random>
+
+#include "base/file.h"
+#include "train/loop/test_run.h"
+
+namespace muster::train {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+TEST(Resume, TwiceIsBitwiseAndWithAnotherNumberOfRanks) {
+  const auto data = tokens();
+  const TempDir folder;
+  // The same micro-batches in the same order: 6 windows are 3 x 2 on one rank and 2 each on three.
+  const auto config = [&](const std::string& name) {
+    return tiny({"checkpoint.dir=" + folder / name, "checkpoint.every=0", "train.steps=9"});
+  };
+  const Trace whole = run_alone({.config = config("whole"), .train = &data, .steps_only = false});
+  ASSERT_EQ(whole.error, "");
+
+  // Three ranks, stopped after 2 steps because the last rank was asked; one rank for 3 more; three to the
+  // end.
+  auto traces = run_ranks(3, [&](int rank) {
+    return RunOptions{
+        .config = config("parts"), .train = &data, .stop = after(2, rank == 2), .steps_only = false};
+  });
+  for (const Trace& trace : traces) {
+    EXPECT_EQ(trace.error, "");
+    EXPECT_EQ(trace.outcome, Outcome::stopped);
+  }
+  EXPECT_THAT(traces[0].lines.back(), HasSubstr("stopped at step 2 of 9"));
+  EXPECT_TRUE(fs::exists(folder / "parts/step-2/rank-2.bin"));
+  const Trace second =
+      run_alone({.config = config("parts"), .train = &data, .stop = after(3, true), .steps_only = false});
+  EXPECT_EQ(second.error, "");
+  EXPECT_THAT(second.lines, testing::Contains(HasSubstr("resume step=2 samples=12")));
+  EXPECT_THAT(second.lines.back(), HasSubstr("stopped at step 5 of 9"));
+  traces = run_ranks(
+      3, [&](int) { return RunOptions{.config = config("parts"), .train = &data, .steps_only = false}; });
+  for (const Trace& trace : traces) {
+    EXPECT_EQ(trace.error, "");
+    EXPECT_EQ(trace.state, whole.state);
+  }
+  // Once more: nothing left to do, nothing changed.
+  const Trace again = run_alone({.config = config("parts"), .train = &data, .steps_only = false});
+  EXPECT_EQ(again.error, "");
+  EXPECT_EQ(again.state, whole.state);
+}
+
+// Three ranks, then one, two, three: with the optimizer's state cut over them, and with all of it on each.
+TEST(Resume, OptimizerStateIsCutAnew) {
+  const auto data = tokens();
+  const TempDir folder;
+  const auto run = [&](const std::string& zero) {
+    std::string state;
+    int done = 0;
+    for (const int ranks : {3, 1, 2, 3}) {
+      done += 2;
+      const bool last = done == 8;
+      for (const Trace& trace : run_ranks(ranks, [&](int rank) {
+             return RunOptions{.config = tiny({"model.tied=true", "checkpoint.dir=" + folder / zero,
+                                               "checkpoint.every=0", "train.micro_batch=1", zero}),
+                               .train = &data,
+                               .stop = last ? nullptr : after(2, rank == 0),
+                               .steps_only = false};
+           })) {
+        EXPECT_EQ(trace.error, "");
+        EXPECT_EQ(trace.outcome, last ? Outcome::finished : Outcome::stopped);
+        state = trace.state;
+      }
+    }
+    return state;
+  };
+  const auto whole = run("mesh.zero=0");
+  EXPECT_EQ(run("mesh.zero=1"), whole);
+  EXPECT_EQ(whole.size(), 64U);
+}
+
+// A flipped bit in the newest checkpoint, in bytes that only one of the ranks reads.
+TEST(Resume, ADamagedCheckpointIsNamedAndTheOneBeforeTakenOnlyWhenAsked) {
+  const auto data = tokens();
+  const TempDir folder;
+  const auto run = [&](const std::string& name, const std::string& resume) {
+    return run_ranks(3, [&, name, resume](int) {
+      return RunOptions{.config = tiny({"checkpoint.dir=" + folder / name, "checkpoint.every=3",
+                                        "mesh.zero=1", "checkpoint.resume=" + resume}),
+                        .train = &data,
+                        .steps_only = false};
+    });
+  };
+  const auto whole = run("whole", "auto");
+  ASSERT_EQ(whole[0].error, "");
+  fs::copy(folder / "whole", folder / "hurt", fs::copy_options::recursive);
+  fs::copy(folder / "whole", folder / "cut", fs::copy_options::recursive);
+  const std::string file = folder / "hurt/step-8/rank-1.bin";
+  std::string bytes = *read_file(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);  // of the last moment
+  ASSERT_TRUE(write_file_atomic(file, bytes));
+
+  for (const auto& trace : run("hurt", "auto")) {
+    EXPECT_THAT(trace.error, HasSubstr("step-8/rank-1.bin: block 0"));
+    EXPECT_THAT(trace.error, HasSubstr("--resume latest-valid"));
+  }
+  for (const auto& trace : run("hurt", "latest-valid")) {
+    EXPECT_EQ(trace.error, "");
+    EXPECT_EQ(trace.state, whole[0].state);
+    if (trace.lines.empty()) continue;
+    EXPECT_THAT(trace.lines, testing::Contains(HasSubstr("step 8 passed over, it is damaged: rank ")));
+    EXPECT_THAT(trace.lines, testing::Contains(HasSubstr("resume step=6 samples=36")));
+  }
+  // What a kill leaves is no damage.
+  fs::remove(folder / "cut/step-8/manifest.json");
+  const auto cut = run("cut", "required");
+  EXPECT_EQ(cut[0].error, "");
+  EXPECT_THAT(cut[0].lines, testing::Contains(HasSubstr("step 8 passed over: its save did not finish")));
+  EXPECT_THAT(cut[0].lines, testing::Contains(HasSubstr("resume step=6 samples=36")));
+  EXPECT_EQ(cut[0].state, whole[0].state);
+}
+
+// Every write beyond a byte of every file fails, at 100 random bytes, while the training goes on behind the
+// save; each time the next start goes on from the last step that counts, and ends with the same bits.
+TEST(Resume, FromFailuresAtAnyByteOfASaveIsBitwise) {
+  const auto data = tokens();
+  const TempDir folder;
+  const auto options = [&](const std::string& name) {
+    return RunOptions{.config = tiny({"checkpoint.dir=" + folder / name, "checkpoint.every=2"}),
+                      .train = &data,
+                      .steps_only = false};
+  };
+  const Trace whole = run_alone(options("whole"));
+  ASSERT_EQ(whole.error, "");
+  const auto bytes = fs::file_size(folder / "whole/step-8/rank-0.bin");
+  const auto seed = static_cast<std::uint64_t>(std::random_device{}());
+  std::cout << "seed " << seed << std::endl;
+  Rng rng(seed);
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  for (int round = 0; round < 100; ++round) {
+    const std::string name = "round-" + std::to_string(round);
+    const int healthy = 2 * static_cast<int>(rng.below(4));  // steps with saves before the disk is full
+    const auto limit = rng.below(bytes);
+    int step = 0;
+    auto failing = options(name);
+    failing.stop = [&] {
+      if (step++ == healthy) {
+        const rlimit low{.rlim_cur = limit, .rlim_max = before.rlim_max};
+        EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
+      }
+      return false;
+    };
+    const Trace failed = run_alone(failing);
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    ASSERT_THAT(failed.error, HasSubstr("step-")) << limit;
+    ASSERT_THAT(failed.error, HasSubstr("File too large")) << limit;
+    const Trace resumed = run_alone(options(name));
+    ASSERT_EQ(resumed.error, "") << limit;
+    ASSERT_EQ(resumed.state, whole.state) << limit;
+    fs::remove_all(folder / name);
+  }
+}
+
+TEST(Run, SavesEveryStepAndKeepsWhatItIsTold) {
+  const auto data = tokens();
+  const TempDir folder;
+  const auto trace = run_alone({.config = tiny({"checkpoint.dir=" + folder.path(), "checkpoint.every=1",
+                                                "checkpoint.keep=1", "checkpoint.keep_every=4"}),
+                                .train = &data,
+                                .steps_only = false});
+  ASSERT_EQ(trace.error, "");
+  int saves = 0;
+  for (const auto& line : trace.lines) {
+    saves += line.starts_with("checkpoint step=") ? 1 : 0;
+    if (line.starts_with("checkpoint step=")) {
+      EXPECT_THAT(line, testing::ContainsRegex(" stall_s=[0-9.]+ seconds=[0-9.]+$"));
+    }
+  }
+  EXPECT_EQ(saves, 8);
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator(folder.path())) left.push_back(entry.path().filename());
+  EXPECT_THAT(left, testing::UnorderedElementsAre("step-4", "step-8"));
+}
+
+TEST(Resume, RefusesAnotherRun) {
+  const auto data = tokens(), other = tokens(2, 5000);
+  const TempDir folder;
+  const std::string dir = "checkpoint.dir=" + folder.path();
+  ASSERT_EQ(run_alone({.config = tiny({dir}), .train = &data, .steps_only = false}).error, "");
+  EXPECT_THAT(run_alone({.config = tiny({dir, "train.seed=2"}), .train = &data}).error,
+              HasSubstr("train.seed was 1, is 2 (identity"));
+  EXPECT_THAT(run_alone({.config = tiny({dir, "train.steps=9"}), .train = &data}).error,
+              HasSubstr("--accept train.steps"));
+  EXPECT_EQ(
+      run_alone({.config = tiny({dir, "train.steps=9"}), .train = &data, .accepted = {"train.steps"}}).error,
+      "");
+  EXPECT_THAT(run_alone({.config = tiny({dir}), .train = &other}).error, HasSubstr("trained on other data"));
+  EXPECT_THAT(run_alone({.config = tiny({"checkpoint.dir=" + folder / "none", "checkpoint.resume=required"}),
+                         .train = &data})
+                  .error,
+              HasSubstr("checkpoint.resume = required, but there is no finished checkpoint"));
+}
+
+}  // namespace
+}  // namespace muster::train

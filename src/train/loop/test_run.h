@@ -1,0 +1,154 @@
+// Training runs of the tests: a tiny model, on threads, and what a run leaves. One thread at a time.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/crypto.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "train/comm/thread.h"
+#include "train/data/memory_stream.h"
+#include "train/determinism.h"
+#include "train/loop/machine.h"
+#include "train/loop/trainer.h"
+
+namespace muster::train {
+
+inline const std::string kGemmPath = fix_gemm_path();  // before any tensor
+
+// Text with something to learn: a walk that mostly repeats a cycle.
+inline constexpr char kTokenizer[] = "a tokenizer";
+
+inline MemoryStream tokens(std::uint64_t seed = 1, std::size_t count = 4000) {
+  Rng rng(seed);
+  std::vector<std::int64_t> values;
+  for (std::size_t i = 0; i < count; ++i) {
+    values.push_back(static_cast<std::int64_t>(rng.chance(0.1) ? rng.below(64) : i * 7 % 64));
+  }
+  return MemoryStream(std::move(values), 64, crypto::hex(crypto::sha256(kTokenizer)));
+}
+
+inline Config tiny(const std::vector<std::string>& assignments = {}) {
+  std::vector<Setting> settings;
+  for (const char* text : {"model.preset=tiny", "train.sequence=16", "train.batch=6", "train.micro_batch=2",
+                           "train.steps=8", "optim.warmup=2", "optim.lr=0.01", "eval.windows=10"}) {
+    settings.push_back(*parse_assignment(text));
+  }
+  for (const auto& text : assignments) settings.push_back(*parse_assignment(text));
+  const auto config = resolve(settings);
+  EXPECT_TRUE(config) << config.error().message;
+  return *config;
+}
+
+// What a run leaves: every bit of parameters and moments, and the losses on the way.
+struct Trace {
+  std::string error;
+  std::vector<double> losses, norms;
+  std::string state;  // digest
+  std::vector<std::string> lines;
+  Outcome outcome = Outcome::finished;
+  bool operator==(const Trace& other) const {
+    return error == other.error && state == other.state && losses == other.losses && norms == other.norms;
+  }
+};
+
+inline std::string text_of(const FlatBuffer& buffer) {
+  return {reinterpret_cast<const char*>(buffer.data()), buffer.bytes().size()};
+}
+
+// Collective where the optimizer's state is cut over the ranks.
+inline std::string digest_of(Trainer& trainer, Comm& comm) {
+  std::string all = text_of(trainer.model().parameters());
+  const AdamW& optimizer = trainer.optimizer();
+  const bool cut = optimizer.range().size() < trainer.model().table().numel();
+  for (const FlatBuffer* moment : {&optimizer.first_moment(), &optimizer.second_moment()}) {
+    if (!cut) all += text_of(*moment);
+    if (cut) all += join(comm.gather_text(text_of(*moment)).value(), "");
+  }
+  return crypto::hex(crypto::sha256(all));
+}
+
+struct RunOptions {
+  Config config;
+  const TokenStream* train = nullptr;
+  const TokenStream* validation = nullptr;
+  std::function<bool()> stop = {};
+  std::function<void(Trainer&)> prepare = {};
+  std::set<std::string> accepted = {};
+  bool steps_only = true;  // step() alone, else run()
+  Dtype dtype = Dtype::f32;
+};
+
+inline Trace run_on(Comm& comm, const RunOptions& options) {
+  set_threads(1);
+  Trace trace;
+  auto trainer = Trainer::create({.config = options.config,
+                                  .train = options.train,
+                                  .validation = options.validation,
+                                  .comm = &comm,
+                                  .writer = {.node = comm.rank(), .local_rank = 0},
+                                  .accepted = options.accepted,
+                                  .machine = {},
+                                  .dtype = options.dtype,
+                                  .say = [&](const std::string& line) { trace.lines.push_back(line); },
+                                  .stop_requested = options.stop});
+  if (!trainer) {
+    trace.error = trainer.error().message;
+    return trace;
+  }
+  if (options.prepare) options.prepare(**trainer);
+  if (options.steps_only) {
+    while ((*trainer)->steps_done() < options.config.steps) {
+      const auto report = (*trainer)->step();
+      if (!report) {
+        trace.error = report.error().message;
+        break;
+      }
+      trace.losses.push_back(report->loss);
+      trace.norms.push_back(report->gradient_norm);
+    }
+  } else if (const auto outcome = (*trainer)->run()) {
+    trace.outcome = *outcome;
+  } else {
+    trace.error = outcome.error().message;
+  }
+  if (trace.error.empty() || options.config.zero == 0) trace.state = digest_of(**trainer, comm);
+  return trace;
+}
+
+// One trace a rank.
+inline std::vector<Trace> run_ranks(int size, const std::function<RunOptions(int)>& options) {
+  ThreadWorld world(size);
+  std::vector<std::unique_ptr<Comm>> comms;
+  for (int rank = 0; rank < size; ++rank) comms.push_back(std::make_unique<Comm>("world", world.join(rank)));
+  std::vector<Trace> traces(static_cast<std::size_t>(size));
+  std::vector<std::jthread> threads;
+  for (std::size_t rank = 0; rank < comms.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      traces[rank] = run_on(*comms[rank], options(static_cast<int>(rank)));
+      comms[rank].reset();
+    });
+  }
+  threads.clear();
+  return traces;
+}
+
+inline Trace run_alone(const RunOptions& options) {
+  Comm comm("world", single_transport());
+  return run_on(comm, options);
+}
+
+// Stops (as by SIGTERM) when this many steps are done, on one rank only.
+inline std::function<bool()> after(int steps, bool here) {
+  auto count = std::make_shared<int>(0);
+  return [=] { return ++*count == steps && here; };
+}
+
+}  // namespace muster::train
