@@ -10,6 +10,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
+#include <random>
 #include <thread>
 
 #include "base/file.h"
@@ -46,6 +48,15 @@ std::vector<Result<void>> save(const std::string& folder, const Content& content
 
 void save_whole(const std::string& folder, const Content& content, int size = 1) {
   for (const auto& answer : save(folder, content, size)) ASSERT_TRUE(answer) << answer.error().message;
+}
+
+void flip(const std::string& path, std::streamoff at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(at);
+  char byte = 0;
+  file.get(byte);
+  file.seekp(at);
+  file.put(static_cast<char>(byte ^ 4));
 }
 
 const std::vector<std::int64_t> kSizes = {3, 100'000, 1'200'000, 0, 17};
@@ -91,6 +102,35 @@ TEST(Checkpoint, ReadsAnyRange) {
       HasSubstr("layer.0.weight has 3 elements there, [0, 4) were asked for"));
   EXPECT_THAT(reader->read(whole_slice("other", whole_box({0})), {}).error().message,
               HasSubstr("no tensor other"));
+}
+
+// Three files of 16 MB, six blocks of 4 MiB each; a reader of a third of one tensor.
+TEST(Checkpoint, OnlyTheBlocksThatHoldWhatIsAskedForAreRead) {
+  const TempDir folder;
+  const Content content(1, {6'000'000, 6'000'000});
+  save_whole(folder.path(), content, 3);
+  auto reader = Reader::open(step_folder(folder.path(), 1));
+  ASSERT_TRUE(reader);
+  EXPECT_EQ(reader->bytes_read(), 0u);
+  const std::size_t begin = 1'900'000, count = 2'000'000;  // 8 MB over the end of one file
+  std::vector<float> data(count);
+  ASSERT_TRUE(
+      reader->read(content.part_of_tensor(1, begin, begin + count), std::as_writable_bytes(std::span(data))));
+  EXPECT_TRUE(
+      std::equal(data.begin(), data.end(), content.values[1].begin() + static_cast<std::ptrdiff_t>(begin)));
+  EXPECT_GE(reader->bytes_read(), count * 4);
+  EXPECT_LE(reader->bytes_read(), count * 4 + 4 * kBlockBytes);  // two ends in each of two files
+  EXPECT_LT(reader->bytes_read(), reader->bytes() / 2);
+  // Damage elsewhere does not concern it; damage there does.
+  flip(step_folder(folder.path(), 1) + "/rank-2.bin", 100);
+  EXPECT_TRUE(
+      reader->read(content.part_of_tensor(1, begin, begin + count), std::as_writable_bytes(std::span(data))));
+  flip(step_folder(folder.path(), 1) + "/rank-1.bin", 15'000'000);
+  EXPECT_THAT(
+      reader->read(content.part_of_tensor(1, begin, begin + count), std::as_writable_bytes(std::span(data)))
+          .error()
+          .message,
+      HasSubstr("step-1/rank-1.bin: block 3"));
 }
 
 // Written by two ranks as columns, each cut in two shards; read as rows by three.
@@ -172,15 +212,6 @@ struct Damage {
   const char* says;
 };
 
-void flip(const std::string& path, std::streamoff at) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(at);
-  char byte = 0;
-  file.get(byte);
-  file.seekp(at);
-  file.put(static_cast<char>(byte ^ 4));
-}
-
 const Damage kDamages[] = {
     {"truncated", [](const std::string& s) { fs::resize_file(s + "/rank-1.bin", 1000); },
      "rank-1.bin has 1000 bytes, the manifest says"},
@@ -222,6 +253,80 @@ TEST(Damaged, EveryKindIsNamedAndTheStepBeforeIsTakenOnlyWhereAsked) {
     EXPECT_THAT(entries->at(0).problem->message, HasSubstr(damage.says));
     EXPECT_FALSE(entries->at(1).problem);
   }
+}
+
+// One random damage to one random file that counts; what it did, or empty if it changed nothing.
+std::string hurt_at_random(const std::string& step, const std::string& other_step, Rng& rng) {
+  const char* const names[] = {"rank-0.bin", "rank-1.bin", "rank-2.bin", "manifest.json"};
+  const std::string name = names[rng.below(4)], path = step + "/" + name;
+  const std::string bytes = *read_file(path);
+  std::string hurt = bytes, what;
+  switch (rng.below(5)) {
+    case 0: {
+      const std::uint64_t bit = rng.below(bytes.size() * 8);
+      hurt[bit / 8] = static_cast<char>(hurt[bit / 8] ^ (1 << bit % 8));
+      what = "bit " + std::to_string(bit) + " flipped";
+      break;
+    }
+    case 1:
+      hurt.resize(rng.below(bytes.size()));
+      what = "cut to " + std::to_string(hurt.size());
+      break;
+    case 2:
+      hurt.append(1 + rng.below(5000), '\0');
+      what = "extended to " + std::to_string(hurt.size());
+      break;
+    case 3: {
+      const std::string from = rng.chance(0.5) ? step + "/" + names[rng.below(4)] : other_step + "/" + name;
+      hurt = *read_file(from);
+      what = "swapped for " + from;
+      break;
+    }
+    default: {
+      const std::uint64_t at = rng.below(bytes.size()),
+                          count = std::min<std::uint64_t>(512, bytes.size() - at);
+      hurt.replace(at, count, std::string(count, '\0'));
+      what = "zeros at " + std::to_string(at);
+    }
+  }
+  if (hurt == bytes) return "";
+  EXPECT_TRUE(write_file_atomic(path, hurt));
+  return name + " of " + std::to_string(bytes.size()) + " bytes: " + what;
+}
+
+// Whatever happens to a byte of a finished step: somebody who reads all of it is told, by the file's name.
+TEST(Damaged, AtRandomIsNamedAndNeverLoaded) {
+  const TempDir folder, pristine;
+  const Content old_content(10, {70'000, 900, 5}), content(20, {70'000, 900, 5});
+  save_whole(pristine.path(), old_content, 3);
+  save_whole(pristine.path(), content, 3);
+  const auto seed = static_cast<std::uint64_t>(std::random_device{}());
+  std::cout << "seed " << seed << "\n";
+  Rng rng(seed);
+  for (int round = 0; round < 300; ++round) {
+    fs::remove_all(folder.path());
+    fs::copy(pristine.path(), folder.path(), fs::copy_options::recursive);
+    const std::string step = step_folder(folder.path(), 20);
+    const std::string damage = hurt_at_random(step, step_folder(folder.path(), 10), rng);
+    if (damage.empty()) continue;
+    auto newest = latest_checkpoint(folder.path(), OnDamage::refuse);
+    const std::string said = newest ? difference(*newest->reader, content) : newest.error().message;
+    ASSERT_THAT(said, HasSubstr("step-20/" + damage.substr(0, damage.find(' ')))) << damage;
+    ASSERT_THAT(said, testing::Not(HasSubstr("other values"))) << damage;
+    auto older = latest_checkpoint(folder.path(), OnDamage::pass_over);
+    ASSERT_TRUE(older && older->reader) << damage;
+    ASSERT_EQ(difference(*older->reader, old_content), "") << damage;
+    ASSERT_THAT(older->notices, testing::ElementsAre(HasSubstr("step 20 passed over, it is damaged")))
+        << damage;
+  }
+}
+
+TEST(Damaged, AWholeStepUnderAnotherNameIsRefused) {
+  const TempDir folder;
+  save_whole(folder.path(), Content(10, {100}), 1);
+  fs::rename(step_folder(folder.path(), 10), step_folder(folder.path(), 20));
+  EXPECT_THAT(Reader::open(step_folder(folder.path(), 20)).error().message,
+              HasSubstr("step-20/manifest.json is that of step 10"));
 }
 
 TEST(Damaged, WithoutAnotherStepItIsAnErrorNotAFreshStart) {
