@@ -52,6 +52,14 @@ struct GenerateArguments {
 };
 int generate_command(const GenerateArguments& arguments);
 
+struct ConvertArguments {
+  std::string from, to;              // folders of checkpoints
+  std::optional<std::int64_t> step;  // nullopt: the newest
+  int ranks = 1;
+  bool weights_only = false;
+};
+int ckpt_convert_command(const ConvertArguments& arguments);
+
 int ckpt_ls_command(const std::string& folder);
 int ckpt_verify_command(const std::string& folder);
 

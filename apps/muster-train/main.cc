@@ -106,6 +106,38 @@ void add_model_commands(CLI::App& app, EvalArguments& eval, GenerateArguments& g
       "--seed 1");
 }
 
+struct CkptCommands {
+  CLI::App *ls, *verify, *convert;
+};
+
+CkptCommands add_ckpt(CLI::App& app, std::string& ls_folder, std::string& verify_folder,
+                      ConvertArguments& convert) {
+  auto* ckpt = app.add_subcommand("ckpt", "Look at checkpoints, or rewrite one");
+  ckpt->require_subcommand(1);
+  auto* ls = ckpt->add_subcommand("ls", "List the checkpoints of a folder");
+  ls->add_option("folder", ls_folder)->required()->type_name("DIR");
+  ls->footer("Example:\n  muster-train ckpt ls ckpt/");
+  auto* verify = ckpt->add_subcommand(
+      "verify", "Check every byte of the tensors; exit code 1 if a finished step is damaged");
+  verify->add_option("folder", verify_folder)->required()->type_name("DIR");
+  verify->footer("Example:\n  muster-train ckpt verify ckpt/");
+  auto* c =
+      ckpt->add_subcommand("convert", "Rewrite a checkpoint as one file, or as N, checking every block");
+  c->add_option("from", convert.from, "Folder of checkpoints")->required()->type_name("DIR");
+  c->add_option("to", convert.to, "Folder for the result; made if need be")->required()->type_name("DIR");
+  c->add_option("--step", convert.step, "Which one [the newest]")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N");
+  c->add_option("--ranks", convert.ranks, "Files to cut it into")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str()
+      ->type_name("N");
+  c->add_flag("--weights-only", convert.weights_only,
+              "Drop the optimizer's state: no training resumes from it");
+  c->footer("Example:\n  muster-train ckpt convert ckpt/ slim/ --step 400 --weights-only");
+  return {ls, verify, c};
+}
+
 int run(int argc, char** argv, const std::string& gemm_path) {
   // `muster-train --nproc 2 ...` and `muster-train run.toml` mean train.
   std::vector<std::string> words(argv + 1, argv + argc);
@@ -121,6 +153,7 @@ int run(int argc, char** argv, const std::string& gemm_path) {
   ConfigArguments config;
   EvalArguments eval;
   GenerateArguments generate;
+  ConvertArguments convert;
   std::string ls_folder, verify_folder;
   add_train(app, train);
   add_model_commands(app, eval, generate);
@@ -130,15 +163,7 @@ int run(int argc, char** argv, const std::string& gemm_path) {
   c->footer(
       "identity keys may not change when a run is resumed, trajectory keys only with --accept, operational\n"
       "keys are free.\n\nExample:\n  muster-train config --explain run.toml --set train.steps=100");
-  auto* ckpt = app.add_subcommand("ckpt", "Look at checkpoints");
-  ckpt->require_subcommand(1);
-  auto* ls = ckpt->add_subcommand("ls", "List the checkpoints of a folder");
-  ls->add_option("folder", ls_folder)->required();
-  ls->footer("Example:\n  muster-train ckpt ls ckpt/");
-  auto* verify = ckpt->add_subcommand(
-      "verify", "Check every byte of the tensors; exit code 1 if a finished step is damaged");
-  verify->add_option("folder", verify_folder)->required();
-  verify->footer("Example:\n  muster-train ckpt verify ckpt/");
+  const auto ckpt = add_ckpt(app, ls_folder, verify_folder, convert);
   auto* version = app.add_subcommand("version", "Print the version");
 
   try {
@@ -154,8 +179,9 @@ int run(int argc, char** argv, const std::string& gemm_path) {
   if (app.got_subcommand("eval")) return eval_command(eval);
   if (app.got_subcommand("generate")) return generate_command(generate);
   if (*c) return config_command(config);
-  if (*ls) return ckpt_ls_command(ls_folder);
-  if (*verify) return ckpt_verify_command(verify_folder);
+  if (*ckpt.ls) return ckpt_ls_command(ls_folder);
+  if (*ckpt.verify) return ckpt_verify_command(verify_folder);
+  if (*ckpt.convert) return ckpt_convert_command(convert);
   if (*version) std::printf("muster-train %s\n", MUSTER_VERSION);
   return kExitDone;
 }

@@ -180,7 +180,20 @@ TEST_F(Program, TrainsEvaluatesAndWrites) {
   const auto listed = finish(start({"ckpt", "verify", out / "ckpt"}));
   EXPECT_EQ(listed.code, 0);
   EXPECT_THAT(listed.out, ContainsRegex("STEP +SIZE +STATE\n30 +[0-9.]+ [KM]iB +whole\n"));
+  const auto converted = finish(start({"ckpt", "convert", out / "ckpt", out / "slim", "--weights-only"}));
+  EXPECT_EQ(converted.code, 0) << converted.err;
+  EXPECT_THAT(converted.out,
+              ContainsRegex("step 30 of .*: [0-9]+ tensors, [0-9.]+ [KM]iB in 1 file in .*/step-30"));
+  const auto slim =
+      finish(start({"eval", "--model", out / "slim", "--data", shared("held-out"), "--windows", "64"}));
+  EXPECT_EQ(slim.out, evaluated.out) << slim.err;
+  EXPECT_THAT(finish(start({"ckpt", "convert", out / "ckpt", out / "slim"})).err,
+              HasSubstr("is there already"));
+  EXPECT_THAT(finish(start({"ckpt", "convert", out / "ckpt", out / "x", "--step", "7"})).err,
+              HasSubstr("step-7/manifest.json is not there"));
   fs::resize_file(out / "ckpt/step-30/rank-1.bin", 100);
+  EXPECT_THAT(finish(start({"ckpt", "convert", out / "ckpt", out / "x"})).err,
+              HasSubstr("damaged: step-30/rank-1.bin has 100 bytes"));
   const auto damaged = finish(start({"ckpt", "ls", out / "ckpt"}));
   EXPECT_EQ(damaged.code, 1);
   EXPECT_THAT(damaged.out, HasSubstr("damaged: step-30/rank-1.bin has 100 bytes"));

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -50,6 +51,9 @@ struct CheckpointInfo {
   std::vector<TensorInfo> tensors;
 };
 
+// Told now and then how far something long is, in bytes.
+using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
+
 // Who writes: its file is rank-R.bin; local rank 0 of each node writes node-K.json.
 struct Writer {
   int node = 0;
@@ -77,8 +81,9 @@ class Reader {
   // lie in it. Precondition: `out` has the slice's size.
   Result<void> read(const Slice& slice, std::span<std::byte> out);
 
-  // Reads every block of every file; of `parts` readers that share this, one reads each block.
-  Result<void> verify(int part = 0, int parts = 1);
+  // Reads every block of every file; of `parts` readers that share this, one reads each block. `look`, if
+  // given, is told the bytes of each.
+  Result<void> verify(int part = 0, int parts = 1, const std::function<void(std::uint64_t bytes)>& look = {});
 
   std::uint64_t bytes_read() const { return bytes_read_; }  // of tensor files, since open()
 
@@ -120,6 +125,7 @@ class Reader {
 };
 
 inline constexpr std::uint64_t kBlockBytes = 4u << 20;
+inline constexpr std::string_view kOptimizerPrefix = "optimizer.";  // of the tensors that are no weights
 
 std::string step_folder(const std::string& folder, std::int64_t step);
 
@@ -132,7 +138,8 @@ struct StepEntry {
   std::uint64_t bytes = 0;       // of its tensor files, if valid
 };
 // deep: also read every block.
-Result<std::vector<StepEntry>> list_checkpoints(const std::string& folder, bool deep);
+Result<std::vector<StepEntry>> list_checkpoints(const std::string& folder, bool deep,
+                                                const Progress& progress = {});
 
 // What to do with a finished step that is damaged.
 enum class OnDamage {

@@ -18,6 +18,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "train/agent/process.h"
+#include "train/ckpt/convert.h"
 #include "train/ckpt/test_content.h"
 #include "train/comm/thread.h"
 
@@ -354,6 +355,54 @@ TEST(Latest, UnfinishedStepsDoNotCount) {
   EXPECT_EQ(latest->reader->info().step, 4);
   EXPECT_THAT(latest->notices,
               testing::ElementsAre(HasSubstr("step 5 passed over: its save did not finish")));
+}
+
+TEST(Convert, CutsAnewWithTheSameBytes) {
+  const TempDir folder;
+  const Content content(7, {3, 4'500'000, 0, 17});  // more than one piece
+  save_whole(folder.path(), content, 3);
+  std::string before = folder.path();
+  for (const int ranks : {1, 5, 2}) {  // A -> B -> C
+    auto from = Reader::open(step_folder(before, 7));
+    ASSERT_TRUE(from) << from.error().message;
+    const std::string to = folder / std::to_string(ranks);
+    std::uint64_t done = 0, total = 0;
+    const auto converted = convert_checkpoint(
+        *from, to,
+        {.ranks = ranks, .progress = [&](std::uint64_t d, std::uint64_t t) { done = d, total = t; }});
+    ASSERT_TRUE(converted) << converted.error().message;
+    EXPECT_EQ(done, total);
+    EXPECT_EQ(total, (3 + 4'500'000 + 17) * 4u);
+    auto reader = Reader::open(step_folder(to, 7));
+    ASSERT_TRUE(reader) << reader.error().message;
+    EXPECT_EQ(reader->files(), ranks);
+    EXPECT_EQ(difference(*reader, content), "");
+    EXPECT_EQ(reader->info().samples, content.info().samples);
+    EXPECT_EQ(json::dump(reader->info().config), json::dump(content.info().config));
+    EXPECT_THAT(convert_checkpoint(*reader, to, {}).error().message,
+                HasSubstr(step_folder(to, 7) + " is there already"));
+    before = to;
+  }
+}
+
+TEST(Convert, WithoutTheOptimizerAndNothingOfADamagedOne) {
+  const TempDir folder;
+  Content content(7, {900, 1'500'000, 30});
+  content.tensors[1].name = "optimizer.first_moment.layer.0.weight";
+  save_whole(folder.path(), content, 2);
+  auto reader = Reader::open(step_folder(folder.path(), 7));
+  ASSERT_TRUE(reader);
+  ASSERT_TRUE(convert_checkpoint(*reader, folder / "weights", {.weights_only = true}));
+  const auto weights = Reader::open(step_folder(folder / "weights", 7));
+  ASSERT_TRUE(weights) << weights.error().message;
+  ASSERT_EQ(weights->info().tensors.size(), 2u);
+  EXPECT_EQ(weights->info().tensors[1].name, "layer.2.weight");
+  EXPECT_LT(weights->bytes(), 10'000u);
+
+  flip(step_folder(folder.path(), 7) + "/rank-1.bin", 2'900'000);
+  EXPECT_THAT(convert_checkpoint(*reader, folder / "hurt", {}).error().message,
+              HasSubstr("step-7/rank-1.bin: block 0"));
+  EXPECT_FALSE(fs::exists(step_folder(folder / "hurt", 7)));
 }
 
 TEST(Save, OverAnUnfinishedOrDamagedStep) {

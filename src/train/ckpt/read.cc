@@ -240,12 +240,13 @@ Result<void> Reader::read(const Slice& slice, std::span<std::byte> out) {
   return {};
 }
 
-Result<void> Reader::verify(int part, int parts) {
+Result<void> Reader::verify(int part, int parts, const std::function<void(std::uint64_t)>& look) {
   std::uint64_t number = 0;
   for (std::size_t file = 0; file < files_.size(); ++file) {
     for (std::uint64_t block = 0; block < files_[file].crcs.size(); ++block) {
-      if (number++ % static_cast<std::uint64_t>(parts) == static_cast<std::uint64_t>(part))
-        MUSTER_CHECK(load_block(file, block));
+      if (number++ % static_cast<std::uint64_t>(parts) != static_cast<std::uint64_t>(part)) continue;
+      MUSTER_CHECK(load_block(file, block));
+      if (look) look(block_.size());
     }
   }
   return {};

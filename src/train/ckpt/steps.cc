@@ -58,20 +58,34 @@ Result<void> remove_step(const Step& step) {
 
 }  // namespace
 
-Result<std::vector<StepEntry>> list_checkpoints(const std::string& folder, bool deep) {
+Result<std::vector<StepEntry>> list_checkpoints(const std::string& folder, bool deep,
+                                                const Progress& progress) {
   MUSTER_TRY(const auto steps, steps_in(folder));
   std::vector<StepEntry> entries;
+  std::uint64_t total = 0, done = 0;
   for (const Step& step : steps) {
-    StepEntry entry{
-        .step = step.number, .path = step.path, .finished = step.finished, .problem = std::nullopt};
+    StepEntry entry{.step = step.number, .path = step.path, .finished = step.finished, .problem = {}};
     if (step.finished) {
-      auto reader = Reader::open(step.path);
-      auto checked =
-          reader ? (deep ? reader->verify() : Result<void>()) : Result<void>(tl::unexpected(reader.error()));
-      if (!checked) entry.problem = checked.error();
-      if (checked) entry.bytes = reader->bytes();
+      if (const auto reader = Reader::open(step.path)) {
+        entry.bytes = reader->bytes();
+      } else {
+        entry.problem = reader.error();
+      }
     }
+    total += entry.bytes;
     entries.push_back(std::move(entry));
+  }
+  for (StepEntry& entry : entries) {
+    if (!deep || !entry.finished || entry.problem) continue;
+    auto reader = Reader::open(entry.path);
+    const auto look = [&](std::uint64_t bytes) {
+      done += bytes;
+      if (progress) progress(done, total);
+    };
+    const auto checked = reader ? reader->verify(0, 1, look) : Result<void>(tl::unexpected(reader.error()));
+    if (checked) continue;
+    entry.problem = checked.error();
+    entry.bytes = 0;
   }
   return entries;
 }
