@@ -1,13 +1,18 @@
 #include "runner/transfer/checkpoint.h"
 
+#include <algorithm>
+#include <array>
 #include <mutex>
 
+#include "base/file.h"
+#include "base/json.h"
 #include "base/text.h"
 
 namespace muster::runner {
 namespace {
 
 constexpr std::string_view kManifest = "manifest.json";
+constexpr std::uint64_t kManifestBytesMax = 1ULL << 30;
 constexpr std::size_t kLeftOutMax = 100;  // names in the log
 
 std::string folder_of(const std::string& name) {
@@ -15,10 +20,24 @@ std::string folder_of(const std::string& name) {
   return slash == std::string::npos ? "" : name.substr(0, slash + 1);
 }
 
-bool is_manifest(const std::string& name) { return name.substr(folder_of(name).size()) == kManifest; }
+// Within a folder lower kinds go first, and all of a kind before the next.
+enum Kind : std::size_t { plain, node_manifest, manifest, kinds };
 
-bool begins_with(std::string_view text, std::string_view prefix) {
-  return text.substr(0, prefix.size()) == prefix;
+Kind kind_of(const std::string& name) {
+  const auto own = std::string_view(name).substr(folder_of(name).size());
+  if (own == kManifest) return manifest;
+  return own.starts_with("node-") && own.ends_with(".json") ? node_manifest : plain;
+}
+
+// Whether a node manifest tells of no other files than the manifest. Files of others are taken as they are.
+bool fits(std::string_view node, std::string_view whole) {
+  const auto node_object = json::parse_object(node), outer = json::parse_object(whole);
+  const auto* inner = outer ? json::opt_object(*outer, "manifest") : nullptr;
+  const auto* named = inner != nullptr ? json::opt_array(*inner, "files") : nullptr;
+  const auto* files = node_object ? json::opt_array(*node_object, "files") : nullptr;
+  if (named == nullptr || files == nullptr) return true;
+  return std::ranges::all_of(
+      *files, [&](const auto& file) { return std::ranges::find(*named, file) != named->end(); });
 }
 
 }  // namespace
@@ -64,8 +83,7 @@ Result<Transferred> CheckpointSync::pass(bool last, std::stop_token stop) {
   if (!opened) return tl::unexpected(opened.error());
   MUSTER_TRY(const auto entries, opened->list());
   std::map<std::string, Seen> now;
-  std::vector<TreeEntry> files;
-  std::vector<TreeEntry> manifests;
+  std::array<std::vector<TreeEntry>, kinds> ready;
   std::set<std::string> unsettled;  // names of files that are still written
   for (const auto& entry : entries) {
     if (is_temporary(entry.name)) continue;
@@ -81,7 +99,7 @@ Result<Transferred> CheckpointSync::pass(bool last, std::stop_token stop) {
     if (!last && (before == before_.end() || before->second != seen)) {
       unsettled.insert(entry.name);
     } else {
-      (is_manifest(entry.name) ? manifests : files).push_back(entry);
+      ready[kind_of(entry.name)].push_back(entry);
     }
   }
   before_ = std::move(now);
@@ -95,35 +113,38 @@ Result<Transferred> CheckpointSync::pass(bool last, std::stop_token stop) {
     total.bytes += entry.bytes;
     return {};
   };
-  MUSTER_CHECK(for_each(files.size(), options_.threads, stop,
-                        [&](std::size_t i, std::stop_token inner) { return copy(files[i], inner); }));
-  for (const auto& manifest : manifests) {
-    const auto folder = folder_of(manifest.name);
-    const auto waits = unsettled.lower_bound(folder);
-    if (waits != unsettled.end() && begins_with(*waits, folder)) continue;
-    MUSTER_TRY(const bool complete, peers_done(manifest.name, last, stop));
-    if (complete) MUSTER_CHECK(copy(manifest, stop));
+  const auto waits = [&](const TreeEntry& entry) {
+    const auto folder = folder_of(entry.name);
+    const auto first = unsettled.lower_bound(folder);
+    return first != unsettled.end() && first->starts_with(folder);
+  };
+  for (const Kind kind : {plain, node_manifest}) {
+    auto& files = ready[kind];
+    if (kind != plain) std::erase_if(files, waits);
+    MUSTER_CHECK(for_each(files.size(), options_.threads, stop,
+                          [&](std::size_t i, std::stop_token inner) { return copy(files[i], inner); }));
+  }
+  for (const auto& entry : ready[manifest]) {
+    if (waits(entry)) continue;
+    MUSTER_TRY(const bool complete, peers_done(*opened, entry.name, last, stop));
+    if (complete) MUSTER_CHECK(copy(entry, stop));
   }
   return total;
 }
 
 // Whether the folder of the manifest is complete in the store on all nodes. A folder without node-<k>.json is
 // no concern of other nodes.
-Result<bool> CheckpointSync::peers_done(const std::string& manifest, bool last, std::stop_token stop) {
+Result<bool> CheckpointSync::peers_done(const Tree& tree, const std::string& name, bool last,
+                                        std::stop_token stop) {
   if (options_.world == 1) return true;
-  const auto folder = folder_of(manifest);
+  const auto folder = folder_of(name);
   const auto ours = before_.lower_bound(folder + "node-");
-  if (ours == before_.end() || !begins_with(ours->first, folder + "node-")) return true;
+  if (ours == before_.end() || !ours->first.starts_with(folder + "node-")) return true;
+  MUSTER_TRY(const auto file, tree.open_file(name));
+  MUSTER_TRY(const std::string text, read_file(descriptor_path(file), kManifestBytesMax));
   const auto begin = boot_time();
   for (;;) {
-    const auto prefix = below(options_.store, folder + "node-");
-    MUSTER_TRY(const auto there, objects_.list(prefix));
-    std::set<std::string> keys;
-    for (const auto& object : there) keys.insert(object.key);
-    int missing = -1;
-    for (int node = options_.world - 1; node >= 0; --node) {
-      if (keys.count(prefix.key + std::to_string(node) + ".json") == 0) missing = node;
-    }
+    MUSTER_TRY(const int missing, missing_peer(text, below(options_.store, folder + "node-"), stop));
     if (missing < 0) return true;
     if (!last) return false;
     if (boot_time() - begin > options_.peers_max) {
@@ -133,6 +154,26 @@ Result<bool> CheckpointSync::peers_done(const std::string& manifest, bool last, 
     }
     if (!sleep_unless(stop, Millis{200})) return fail(ErrorCode::cancelled, "stopped");
   }
+}
+
+// The first node whose node-<k>.json is not there, or is that of an earlier save; -1: none.
+Result<int> CheckpointSync::missing_peer(const std::string& text, const S3Location& prefix,
+                                         std::stop_token stop) {
+  MUSTER_TRY(const auto there, objects_.list(prefix));
+  std::vector<Download> nodes;
+  for (int node = 0; node < options_.world; ++node) {
+    const auto found =
+        std::ranges::find(there, prefix.key + std::to_string(node) + ".json", &ObjectInfo::key);
+    if (found == there.end()) return node;
+    nodes.push_back({*found, std::to_string(node)});
+  }
+  const TempDir scratch;
+  MUSTER_CHECK(objects_.download(prefix.bucket, nodes, scratch.path(), stop));
+  for (int node = 0; node < options_.world; ++node) {
+    MUSTER_TRY(const std::string own, read_file(scratch / std::to_string(node), kManifestBytesMax));
+    if (!fits(own, text)) return node;
+  }
+  return -1;
 }
 
 void CheckpointSync::say_left_out(const TreeEntry& entry) {

@@ -2,10 +2,11 @@
 // end.
 //
 // Simple form: a file goes up when it is settled (same size and time in two scans; no temporary name) and
-// differs from what went up last. A manifest.json goes after all other files of its folder are up; on several
-// nodes it also waits for node-0.json .. node-(n-1).json in the store, as checkpoints of muster-train have
-// them (docs/formats/checkpoint-v1.md). Deletions are not passed on. Links, sockets, pipes and devices stay
-// behind; the log names each once.
+// differs from what went up last. Three kinds, in this order, within a folder: other files; node-K.json,
+// which says that node K's files are there; manifest.json. On several nodes the manifest waits until
+// node-0.json .. node-(n-1).json are in the store and tell of the very files that it names, as checkpoints of
+// muster-train have them (docs/formats/checkpoint-v1.md): one that an earlier save of this step left does not
+// count. Deletions are not passed on. Links, sockets, pipes and devices stay behind; the log names each once.
 //
 // Threading: restore() before start; the rest from one thread at a time.
 #pragma once
@@ -27,7 +28,7 @@ struct CheckpointOptions {
   std::string folder;  // on this node
   int world = 1;
   int threads = 4;
-  Millis peers_max{30'000};  // at the end: how long a manifest waits for the other nodes' files
+  Millis peers_max{600'000};  // at the end: how long a manifest waits for the other nodes' files
   std::function<void(std::string)> log;
 };
 
@@ -54,7 +55,8 @@ class CheckpointSync {
     bool operator==(const Seen&) const = default;
   };
   Result<Transferred> pass(bool last, std::stop_token stop);
-  Result<bool> peers_done(const std::string& manifest, bool last, std::stop_token stop);
+  Result<bool> peers_done(const Tree& tree, const std::string& manifest, bool last, std::stop_token stop);
+  Result<int> missing_peer(const std::string& text, const S3Location& prefix, std::stop_token stop);
   void say_left_out(const TreeEntry& entry);
   Result<void> send(const Tree& tree, const std::string& name, std::stop_token stop);
 

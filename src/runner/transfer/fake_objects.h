@@ -1,6 +1,7 @@
 // An object store in memory for tests, with faults. Thread-safe.
 #pragma once
 
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -43,7 +44,9 @@ class FakeObjects final : public Objects {
   }
   Result<void> upload(const std::string& path, const S3Location& object, std::stop_token) override {
     MUSTER_TRY(auto content, read_file(path));
-    const std::lock_guard lock(mutex);
+    std::unique_lock lock(mutex);
+    arrived.notify_all();
+    arrived.wait(lock, [&] { return object.key != slow; });
     if (auto failed = fault()) return tl::unexpected(*failed);
     if (object.bucket != "b") return fail(ErrorCode::not_found, "no bucket " + object.bucket);
     if (object.key == refused) return fail(ErrorCode::permission_denied, refused + " is refused");
@@ -64,9 +67,11 @@ class FakeObjects final : public Objects {
   std::map<std::string, Time> modified;
   std::vector<std::string> order;  // of uploads
   std::int64_t clock = 1000;
-  int away = 0;                 // this many calls fail as unavailable
-  std::optional<Error> broken;  // every call fails so
-  std::string refused;          // a key that cannot be uploaded
+  int away = 0;                     // this many calls fail as unavailable
+  std::optional<Error> broken;      // every call fails so
+  std::string refused;              // a key that cannot be uploaded
+  std::string slow;                 // an upload of this key ends only when this is another
+  std::condition_variable arrived;  // notify when `slow` changes
 
  private:
   std::optional<Error> fault() {

@@ -360,6 +360,53 @@ TEST(Checkpoint, on_two_nodes_the_manifest_waits_for_the_other) {
   EXPECT_EQ(store.objects.count("ck/step-2/manifest.json"), 1U);
 }
 
+// Node 1's big file takes long: neither its node-1.json nor, with that, the manifest goes up before.
+TEST(Checkpoint, the_manifest_comes_after_the_slow_file_of_another_node) {
+  FakeObjects store;
+  TempDir folders[2];
+  std::vector<std::string> logs[2];
+  std::unique_ptr<CheckpointSync> nodes[2];
+  const auto file = [](int node, int save) {
+    return R"({"name":"rank-)" + std::to_string(node) + R"(.bin","bytes":3,"crc32c":[")" +
+           std::to_string(save) + R"("]})";
+  };
+  const auto write = [&](int node, int save) {
+    const std::string step = folders[node] / "ck/step-2/";
+    put(step + "rank-" + std::to_string(node) + ".bin", "big" + std::to_string(save));
+    put(step + "node-" + std::to_string(node) + ".json", R"({"step":2,"files":[)" + file(node, save) + "]}");
+    if (node == 0) {
+      put(step + "manifest.json",
+          R"({"crc32c":"x","manifest":{"files":[)" + file(0, save) + "," + file(1, save) + "]}}");
+    }
+  };
+  for (int node : {0, 1}) {
+    auto options = checkpoint_options(folders[node], 2, &logs[node]);
+    options.peers_max = Millis{60'000};
+    nodes[node] = std::make_unique<CheckpointSync>(store, options);
+    ASSERT_TRUE(nodes[node]->restore(kNever));
+  }
+  for (int save : {1, 2}) {  // the second time what the first left is in the store
+    store.slow = "ck/step-2/rank-1.bin";
+    for (int node : {0, 1}) write(node, save);
+    std::vector<std::string> before;
+    {
+      std::jthread slow([&] { EXPECT_TRUE(nodes[1]->finish(kNever)); });
+      for (int i = 0; i < 3; ++i) ASSERT_TRUE(nodes[0]->scan(kNever));
+      const std::lock_guard lock(store.mutex);
+      before = store.order;
+      store.slow.clear();
+      store.arrived.notify_all();
+    }
+    ASSERT_TRUE(nodes[0]->finish(kNever));
+    EXPECT_EQ(before, (std::vector<std::string>{"ck/step-2/rank-0.bin", "ck/step-2/node-0.json"}));
+    EXPECT_EQ(std::vector<std::string>(store.order.begin() + 2, store.order.end()),
+              (std::vector<std::string>{"ck/step-2/rank-1.bin", "ck/step-2/node-1.json",
+                                        "ck/step-2/manifest.json"}));
+    store.order.clear();
+  }
+  EXPECT_TRUE(logs[0].empty());
+}
+
 TEST(Checkpoint, five_hundred_with_faults_all_arrive) {
   FakeObjects store;
   TempDir folder;
