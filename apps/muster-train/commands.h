@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "train/agent/discover.h"
+#include "train/hf/export.h"
 
 namespace muster::train {
 
@@ -38,7 +39,7 @@ int config_command(const ConfigArguments& arguments);
 
 struct EvalArguments {
   std::string model, data;
-  std::int64_t windows = 1'000'000'000'000, batch = 4;
+  std::int64_t windows = 1'000'000'000'000, batch = 4, sequence = 0;
   int threads = 0;
 };
 int eval_command(const EvalArguments& arguments);
@@ -59,6 +60,20 @@ struct ConvertArguments {
   bool weights_only = false;
 };
 int ckpt_convert_command(const ConvertArguments& arguments);
+
+struct LogitsArguments {
+  std::string model, output;  // output empty: the likeliest tokens are shown
+  std::vector<std::int64_t> tokens;
+  int threads = 0;
+};
+int logits_command(const LogitsArguments& arguments);
+
+struct ExportArguments {
+  std::string model, output;
+  hf::Number number = hf::Number::bf16;
+  std::uint64_t file_bytes_max = hf::WriteOptions{}.file_bytes_max;
+};
+int export_command(const ExportArguments& arguments);
 
 int ckpt_ls_command(const std::string& folder);
 int ckpt_verify_command(const std::string& folder);

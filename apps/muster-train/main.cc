@@ -12,6 +12,9 @@
 namespace muster::train {
 namespace {
 
+constexpr char kModelHelp[] =
+    "Folder that training wrote (output.dir or checkpoint.dir), or a Hugging Face model";
+
 constexpr char kExitCodes[] =
     "Exit codes: 0 done; 1 failed; 2 wrong arguments; 69 another rank was lost; 75 saved and stopped by "
     "SIGTERM\n"
@@ -70,11 +73,13 @@ void add_train(CLI::App& app, TrainArguments& arguments) {
 
 void add_model_commands(CLI::App& app, EvalArguments& eval, GenerateArguments& generate) {
   auto* e = app.add_subcommand("eval", "Loss and bits per byte of a model on held-out shards");
-  e->add_option("--model", eval.model, "Folder that training wrote (output.dir or checkpoint.dir)")
-      ->required()
-      ->type_name("DIR");
+  e->add_option("--model", eval.model, kModelHelp)->required()->type_name("DIR");
   e->add_option("--data", eval.data, "Folder of token shards")->required()->type_name("DIR");
   e->add_option("--windows", eval.windows, "Windows at most [all]")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  e->add_option("--sequence", eval.sequence,
+                "Tokens of a window [that of the training; for a Hugging Face model at most 512]")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
   e->add_option("--batch", eval.batch, "Windows a forward pass")
@@ -84,9 +89,7 @@ void add_model_commands(CLI::App& app, EvalArguments& eval, GenerateArguments& g
   e->footer("Example:\n  muster-train eval --model model/ --data held-out/");
 
   auto* g = app.add_subcommand("generate", "Write text with a model");
-  g->add_option("--model", generate.model, "Folder that training wrote (output.dir or checkpoint.dir)")
-      ->required()
-      ->type_name("DIR");
+  g->add_option("--model", generate.model, kModelHelp)->required()->type_name("DIR");
   g->add_option("--prompt", generate.prompt, "Text to go on from [none]")->type_name("TEXT");
   g->add_option("--temperature", generate.temperature, "0: always the likeliest token")
       ->check(CLI::Range(0.0, 100.0))
@@ -98,7 +101,8 @@ void add_model_commands(CLI::App& app, EvalArguments& eval, GenerateArguments& g
   g->add_option("--tokens", generate.tokens, "Tokens at most")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  g->add_option("--tokenizer", generate.tokenizer, "tokenizer.model [the one in the model's folder]")
+  g->add_option("--tokenizer", generate.tokenizer,
+                "tokenizer.json or tokenizer.model [the one in the model's folder]")
       ->type_name("FILE");
   g->add_option("--threads", generate.threads, "Threads [all cores]")->check(CLI::Range(0, 1024));
   g->footer(
@@ -138,6 +142,35 @@ CkptCommands add_ckpt(CLI::App& app, std::string& ls_folder, std::string& verify
   return {ls, verify, c};
 }
 
+void add_exchange_commands(CLI::App& app, LogitsArguments& logits, ExportArguments& arguments) {
+  auto* x = app.add_subcommand("export", "Write a model as a Hugging Face folder");
+  x->add_option("--checkpoint,--model", arguments.model, kModelHelp)->required()->type_name("DIR");
+  x->add_option("--output", arguments.output, "Folder to make")->required()->type_name("DIR");
+  x->add_option("--dtype", arguments.number, "bf16, fp16 or fp32 [bf16]")
+      ->transform(CLI::CheckedTransformer(
+                      std::map<std::string, hf::Number>{
+                          {"fp32", hf::Number::f32}, {"fp16", hf::Number::f16}, {"bf16", hf::Number::bf16}},
+                      CLI::ignore_case)
+                      .description(""))
+      ->type_name("TYPE");
+  x->add_option("--max-shard-size", arguments.file_bytes_max, "Larger models become several files [5GB]")
+      ->transform(CLI::AsSizeValue(true))
+      ->type_name("SIZE");
+  x->footer(
+      "Weights are rounded to the nearest number of the type; one that would become infinite is refused.\n\n"
+      "Example:\n  muster-train export --checkpoint model/ --output hf/ --dtype bf16");
+
+  auto* l = app.add_subcommand("logits", "What a model answers to token ids");
+  l->add_option("--model", logits.model, kModelHelp)->required()->type_name("DIR");
+  l->add_option("--tokens", logits.tokens, "Token ids")->required()->delimiter(',')->type_name("ID,ID,...");
+  l->add_option("--output", logits.output,
+                "Write the logits of every position, [tokens, vocabulary], as safetensors "
+                "[show the likeliest next tokens]")
+      ->type_name("FILE");
+  l->add_option("--threads", logits.threads, "Threads [all cores]")->check(CLI::Range(0, 1024));
+  l->footer("Example:\n  muster-train logits --model model/ --tokens 1,306,4658");
+}
+
 int run(int argc, char** argv, const std::string& gemm_path) {
   // `muster-train --nproc 2 ...` and `muster-train run.toml` mean train.
   std::vector<std::string> words(argv + 1, argv + argc);
@@ -154,9 +187,12 @@ int run(int argc, char** argv, const std::string& gemm_path) {
   EvalArguments eval;
   GenerateArguments generate;
   ConvertArguments convert;
+  LogitsArguments logits;
+  ExportArguments exported;
   std::string ls_folder, verify_folder;
   add_train(app, train);
   add_model_commands(app, eval, generate);
+  add_exchange_commands(app, logits, exported);
   auto* c = app.add_subcommand("config", "Show the configuration that train would use");
   add_source(*c, config.source);
   c->add_flag("--explain", config.explain, "With class, source and meaning of every key");
@@ -178,6 +214,8 @@ int run(int argc, char** argv, const std::string& gemm_path) {
   if (app.got_subcommand("train")) return train_command(train);
   if (app.got_subcommand("eval")) return eval_command(eval);
   if (app.got_subcommand("generate")) return generate_command(generate);
+  if (app.got_subcommand("logits")) return logits_command(logits);
+  if (app.got_subcommand("export")) return export_command(exported);
   if (*c) return config_command(config);
   if (*ckpt.ls) return ckpt_ls_command(ls_folder);
   if (*ckpt.verify) return ckpt_verify_command(verify_folder);

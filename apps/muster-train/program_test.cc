@@ -199,6 +199,60 @@ TEST_F(Program, TrainsEvaluatesAndWrites) {
   EXPECT_THAT(damaged.out, HasSubstr("damaged: step-30/rank-1.bin has 100 bytes"));
 }
 
+// Out as a Hugging Face folder, and in again: as it is, and to train on in another layout.
+TEST_F(Program, GoesThroughHuggingFacesForm) {
+  const TempDir out;
+  const auto trained = finish(
+      start(train_arguments(shared("train"), sets({"data.tokenizer=" + shared("tokenizer/tokenizer.model"),
+                                                   "output.dir=" + out / "model", "train.steps=20"}))));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const std::string hf = out / "hf", half = out / "half", again = out / "again";
+  const auto exported = finish(start({"export", "--checkpoint", out / "model", "--output", hf, "--dtype",
+                                      "fp32", "--max-shard-size", "50KB"}));
+  ASSERT_EQ(exported.code, 0) << exported.err;
+  EXPECT_THAT(exported.out,
+              ContainsRegex("^export step=20 path=.* dtype=float32 parameters=[0-9]+ files=[2-9] "));
+  EXPECT_TRUE(fs::exists(hf + "/model.safetensors.index.json"));
+
+  // The same model by every command.
+  const auto same = [&](std::vector<std::string> command, const std::vector<std::string>& more) {
+    std::vector<std::string> outputs;
+    for (const std::string& folder : {out / "model", hf}) {
+      const auto done = finish(start(command + std::vector<std::string>{"--model", folder} + more));
+      EXPECT_EQ(done.code, 0) << done.err;
+      outputs.push_back(done.out.substr(done.out.find("split=") + 1));  // behind eval's step
+    }
+    EXPECT_EQ(outputs[0], outputs[1]);
+    EXPECT_GT(outputs[0].size(), 20u);
+  };
+  same({"eval"}, {"--data", shared("held-out"), "--sequence", "16"});
+  same({"generate"}, {"--prompt", "the cat", "--tokens", "8"});
+  same({"logits"}, {"--tokens", "5,6,7"});
+
+  // bf16 twice is bf16 once.
+  ASSERT_EQ(finish(start({"export", "--checkpoint", hf, "--output", half})).code, 0);
+  ASSERT_EQ(finish(start({"export", "--checkpoint", half, "--output", again})).code, 0);
+  EXPECT_EQ(read_file(half + "/model.safetensors").value(), read_file(again + "/model.safetensors").value());
+  EXPECT_EQ(read_file(again + "/tokenizer.model").value(),
+            read_file(shared("tokenizer/tokenizer.model")).value());
+  const auto twice = finish(start({"export", "--checkpoint", hf, "--output", half}));
+  EXPECT_EQ(twice.code, 1);
+  EXPECT_THAT(twice.err, HasSubstr("is there already; choose another folder"));
+
+  const auto went_on =
+      finish(start(std::vector<std::string>{"train", "--job-root", "/nonexistent", "--nproc", "2"} +
+                   sets({"model.from=" + hf, "data.train=" + shared("train"), "train.sequence=16",
+                         "mesh.tp=2", "train.batch=4", "train.steps=1",
+                         "data.validation=" + shared("held-out"), "eval.windows=1000"})));
+  EXPECT_EQ(went_on.code, 0) << went_on.err;
+  const auto evaluated =
+      finish(start({"eval", "--model", hf, "--data", shared("held-out"), "--sequence", "16"}));
+  const auto loss_in = [](const std::string& text) {
+    return std::atof(text.c_str() + text.find(" loss=") + 6);
+  };
+  EXPECT_NEAR(loss_in(went_on.out.substr(went_on.out.find("eval step=0"))), loss_in(evaluated.out), 1e-3);
+}
+
 // One rank is killed in the middle; the same command goes on, and ends with the bits of a run without the
 // fault.
 TEST_F(Program, AKilledRankIsNamedAndTheRunGoesOnBitwise) {
@@ -400,7 +454,8 @@ TEST(CommandLine, BadArgumentsAndHelp) {
   EXPECT_EQ(finish(start({"fly"})).code, 2);
   const auto help = finish(start({"--help"}));
   EXPECT_EQ(help.code, 0);
-  for (const char* word : {"train", "eval", "generate", "config", "ckpt", "version", "Exit codes"})
+  for (const char* word :
+       {"train", "eval", "generate", "export", "logits", "config", "ckpt", "version", "Exit codes"})
     EXPECT_THAT(help.out, HasSubstr(word));
   EXPECT_THAT(finish(start({"train", "--help"})).out, testing::Not(HasSubstr("--local-rank")));
   EXPECT_THAT(finish(start({"version"})).out, testing::StartsWith("muster-train "));

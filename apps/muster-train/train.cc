@@ -41,6 +41,7 @@ Result<Sources> read_sources(const SourceArguments& arguments) {
     MUSTER_TRY(Setting setting, parse_assignment(text));
     settings.push_back(std::move(setting));
   }
+  MUSTER_TRY(settings, with_pretrained(std::move(settings)));
   MUSTER_TRY(sources.config, resolve(settings));
   return sources;
 }

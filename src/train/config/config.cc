@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "train/config/keys.h"
+#include "train/hf/weights.h"
 
 namespace muster::train {
 namespace {
@@ -121,8 +122,12 @@ Result<JobSettings> read_job(const std::string& root) {
     const std::string path = root + "/input/data/" + channel;
     if (exists(path)) add(std::string("data.") + channel, path, "channel " + std::string(channel));
   }
-  const std::string tokenizer = root + "/input/data/tokenizer/tokenizer.model";
-  if (exists(tokenizer)) add("data.tokenizer", tokenizer, "channel tokenizer");
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    const std::string tokenizer = root + "/input/data/tokenizer/" + name;
+    if (exists(tokenizer)) add("data.tokenizer", tokenizer, "channel tokenizer");
+  }
+  const std::string model = root + "/input/data/model";
+  if (exists(model)) add("model.from", model, "channel model");
   add("output.dir", root + "/model", "job");
   add("checkpoint.dir", root + "/checkpoints", "job");
   if (const auto where = read_file(folder + "checkpointconfig.json", 1 << 20)) {
@@ -144,6 +149,27 @@ Result<JobSettings> read_job(const std::string& root) {
         "hyperparameters.json");
   }
   return job;
+}
+
+Result<std::vector<Setting>> with_pretrained(std::vector<Setting> settings) {
+  std::string folder;
+  for (const Setting& setting : settings) {
+    if (setting.key != "model.from") continue;
+    Config config;
+    MUSTER_CHECK(apply(config, keys_of(config), setting));
+    folder = config.pretrained;
+  }
+  if (folder.empty()) return settings;
+  Config config;
+  auto model = hf::read_config(folder);
+  if (!model) return tl::unexpected(model.error().with_context("model.from"));
+  config.model = *std::move(model);
+  std::vector<Setting> layers;
+  for (const Key& key : keys_of(config)) {
+    if (is_size(key)) layers.push_back({key.name, value_of(key), folder + "/" + hf::kConfigName});
+  }
+  layers.insert(layers.end(), settings.begin(), settings.end());
+  return layers;
 }
 
 Result<Config> resolve(const std::vector<Setting>& settings) {
@@ -172,6 +198,10 @@ Result<Config> resolve(const std::vector<Setting>& settings) {
     }
   }
   for (const Setting& setting : settings) MUSTER_CHECK(apply(config, keys, setting));
+  if (!config.preset.empty() && !config.pretrained.empty()) {
+    return fail(ErrorCode::invalid_argument,
+                "model.preset and model.from both say what the model is; give one");
+  }
   // What only another key can judge.
   if (config.model.head_dim == 0 && config.model.heads > 0)
     config.model.head_dim = config.model.width / config.model.heads;

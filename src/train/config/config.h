@@ -1,8 +1,8 @@
 // The configuration of a training run: one table of keys that the file, --set, a job's hyperparameters,
 // --explain, checkpoints and resume all read.
 //
-// Layers, later ones win: default, [model] preset, file (TOML), job (hyperparameters and channels under
-// /opt/ml), --set. Unknown keys are refused with the nearest known one.
+// Layers, later ones win: default, [model] preset or from, file (TOML), job (hyperparameters and channels
+// under /opt/ml), --set. Unknown keys are refused with the nearest known one.
 //
 // Each key has a class that decides what a resumed run may change: identity (model, seed, sequence: a
 // difference refuses), trajectory (learning rate, batch, schedule: needs --accept KEY), operational (paths,
@@ -26,8 +26,9 @@
 namespace muster::train {
 
 struct Config {
-  std::string preset;  // model.preset; empty: none
-  ModelConfig model;   // vocab 0: the data's
+  std::string preset;      // model.preset; empty: none
+  std::string pretrained;  // model.from: a Hugging Face folder; empty: none
+  ModelConfig model;       // vocab 0: the data's
   std::string train_data, validation_data, tokenizer;
 
   std::int64_t steps = 400;
@@ -85,6 +86,9 @@ struct JobSettings {
   std::vector<std::string> notices;  // what was ignored, for the log
 };
 Result<JobSettings> read_job(const std::string& root);
+
+// If one of the settings is model.from: the sizes in the config.json there, as a layer below all others.
+Result<std::vector<Setting>> with_pretrained(std::vector<Setting> settings);
 
 // Resolves the layers in the order given and checks every value.
 Result<Config> resolve(const std::vector<Setting>& settings);

@@ -106,6 +106,10 @@ std::vector<Key> keys_of(Config& c) {
   return {
       {"model.preset", operational,
        "Sizes to start from (" + join(preset_names(), ", ") + "); the keys below override it", &c.preset},
+      {"model.from", operational,
+       "Hugging Face folder to start from: its sizes, and its weights unless there is a checkpoint; empty: "
+       "none",
+       &c.pretrained},
       {"model.vocab", identity, "Vocabulary; 0: that of the data", &m.vocab, 0, 1 << 20},
       {"model.layers", identity, "Decoder layers", &m.layers, 1, 1000},
       {"model.width", identity, "Width of the residual stream", &m.width, 1, 1e6},
@@ -136,7 +140,8 @@ std::vector<Key> keys_of(Config& c) {
       {"model.init_std", identity, "Standard deviation of the initial weights", &m.init_std, 0, 10},
       {"data.train", operational, "Folder of token shards to train on", &c.train_data},
       {"data.validation", operational, "Folder of held-out token shards; empty: none", &c.validation_data},
-      {"data.tokenizer", operational, "tokenizer.model, copied beside the model; empty: none", &c.tokenizer},
+      {"data.tokenizer", operational,
+       "tokenizer.json or tokenizer.model, copied beside the model; empty: none", &c.tokenizer},
       {"train.steps", trajectory, "Optimizer steps in all", &c.steps, 1, kMany},
       {"train.batch", trajectory, "Windows a step, over all ranks", &c.batch, 1, 1e9},
       {"train.micro_batch", trajectory, "Windows a forward pass on one rank", &c.micro_batch, 1, 1e6},

@@ -23,6 +23,7 @@
 #include "train/determinism.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/machine.h"
+#include "train/loop/model_folder.h"
 #include "train/loop/state.h"
 #include "train/loop/test_run.h"
 #include "train/loop/trainer.h"
@@ -244,17 +245,19 @@ TEST(Run, ReportsInLinesAndLeavesAModel) {
   EXPECT_TRUE(fs::exists(folder / "ckpt/step-6") && fs::exists(folder / "ckpt/step-8") &&
               !fs::exists(folder / "ckpt/step-4"));
 
-  auto loaded = load_model(folder / "model");
-  ASSERT_TRUE(loaded) << loaded.error().message;
-  EXPECT_EQ(loaded->step, 8);
-  auto checkpoint = load_model(folder / "ckpt");
+  auto finished = ModelFolder::open(folder / "model");
+  ASSERT_TRUE(finished) << finished.error().message;
+  EXPECT_EQ(finished->step(), 8);
+  auto checkpoint = ModelFolder::open(folder / "ckpt");
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
-  EXPECT_TRUE(std::ranges::equal(loaded->model.parameters().bytes(), checkpoint->model.parameters().bytes()));
+  const auto bytes = [](ModelFolder& model) { return text_of(model.load(16).value().parameters()); };
+  EXPECT_EQ(bytes(*finished), bytes(*checkpoint));
   EXPECT_EQ(*read_file(folder / "model/tokenizer.model"), kTokenizer);
   const auto json = json::parse_object(*read_file(folder / "model/config.json"));
   ASSERT_TRUE(json);
   EXPECT_EQ(*json::opt_int(*json, "vocab_size"), 64);
-  EXPECT_THAT(load_model(folder / "nothing").error().message, HasSubstr("no model in " + folder / "nothing"));
+  EXPECT_THAT(ModelFolder::open(folder / "nothing").error().message,
+              HasSubstr("no model in " + folder / "nothing"));
 }
 
 // A model that does not learn loses no more than the unigram entropy: of 4.16 nats (64 tokens) next to

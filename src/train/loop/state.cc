@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "base/file.h"
-#include "train/hf/config_json.h"
-
 namespace muster::train {
 namespace {
 
@@ -49,14 +46,6 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
-json::Object model_json(const ModelConfig& model, const CheckpointInfo& info) {
-  json::Object config = hf::to_config(model);
-  config["torch_dtype"] = "float32";
-  config["muster"] =
-      json::Object{{"step", info.step}, {"tokenizer_sha256", info.tokenizer_hash}, {"config", info.config}};
-  return config;
-}
-
 }  // namespace
 
 std::vector<TensorInfo> state_tensors(const ParamTable& table, Dtype dtype, bool with_optimizer) {
@@ -82,12 +71,10 @@ std::vector<TensorSlice> state_slices(const Model& model, const AdamW* optimizer
   return slices;
 }
 
-Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer) {
-  const ParamTable& table = model.table();
+Result<void> check_tensors(const Reader& reader, const std::vector<TensorInfo>& wanted_tensors) {
   const auto& stored = reader.info().tensors;
-  for (const TensorInfo& wanted : state_tensors(table, model.dtype(), optimizer != nullptr)) {
-    const auto found =
-        std::find_if(stored.begin(), stored.end(), [&](const auto& t) { return t.name == wanted.name; });
+  for (const TensorInfo& wanted : wanted_tensors) {
+    const auto found = std::ranges::find(stored, wanted.name, &TensorInfo::name);
     if (found == stored.end()) {
       return fail(ErrorCode::failed_precondition, "the checkpoint has no tensor " + wanted.name);
     }
@@ -98,6 +85,12 @@ Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer) {
                                                       " in this model");
     }
   }
+  return {};
+}
+
+Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer) {
+  const ParamTable& table = model.table();
+  MUSTER_CHECK(check_tensors(reader, state_tensors(table, model.dtype(), optimizer != nullptr)));
   MUSTER_CHECK(read_range(reader, table, "", {0, table.numel()}, 0, model.parameters()));
   if (optimizer == nullptr) return {};
   const Range owned = optimizer->range();
@@ -107,52 +100,21 @@ Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer) {
   return {};
 }
 
-Result<LoadedModel> load_model(const std::string& folder) {
-  auto newest = latest_checkpoint(folder, OnDamage::refuse);
-  if (!newest) {
-    return fail(
-        newest.error().code,
-        newest.error().message + "; bring the file back, or remove that step to use the one before it");
-  }
-  Latest latest = *std::move(newest);
-  if (!latest.reader) {
-    return fail(ErrorCode::not_found, "no model in " + folder +
-                                          ": it has no finished step-N; give the folder that "
-                                          "training wrote as output.dir or checkpoint.dir");
-  }
-  Reader& reader = *latest.reader;
-  MUSTER_TRY(Config config, from_json(reader.info().config));
-  const auto& tensors = reader.info().tensors;
-  const auto embedding = std::find_if(tensors.begin(), tensors.end(),
-                                      [](const auto& t) { return t.name == "model.embed_tokens.weight"; });
-  if (embedding == tensors.end() || embedding->shape.size() != 2) {
-    return fail(ErrorCode::corrupt, "the checkpoint in " + folder + " has no model.embed_tokens.weight");
-  }
-  config.model.vocab = embedding->shape[0];
-  MUSTER_TRY(config.model, validated(config.model));
-  MUSTER_TRY(Model model, Model::create(config.model));
-  MUSTER_CHECK(restore_state(reader, model, nullptr));
-  return LoadedModel{std::move(model), std::move(config), reader.info().step, reader.info().tokenizer_hash};
-}
-
-Result<void> write_model(const std::string& folder, const Model& model, const Config& config,
-                         const CheckpointInfo& info, const Writer& writer, Comm& copy) {
-  const auto describe = [&]() -> Result<void> {
-    if (copy.rank() != 0) return {};
-    MUSTER_CHECK(make_directories(folder));
-    MUSTER_CHECK(write_file_atomic(folder + "/config.json",
-                                   json::pretty(model_json(model.table().config(), info)) + "\n"));
-    if (config.tokenizer.empty()) return {};
-    MUSTER_TRY(const std::string tokenizer, read_file(config.tokenizer));
-    return write_file_atomic(folder + "/tokenizer.model", tokenizer);
+void read_weights(const hf::Weights& weights, Model& model) {
+  const ParamTable& table = model.table();
+  FlatBuffer& parameters = model.parameters();
+  std::vector<float> values;
+  const auto read = [&](const Param&, const Slice& slice, Range where) -> Result<void> {
+    if (parameters.dtype() == Dtype::f32) {
+      weights.read(slice, parameters.as<float>(where));
+      return {};
+    }
+    values.resize(static_cast<std::size_t>(where.size()));
+    weights.read(slice, values);
+    std::ranges::copy(values, parameters.as<double>(where).begin());
+    return {};
   };
-  const auto described = describe();
-  CheckpointInfo weights = info;
-  weights.tensors = state_tensors(model.table(), model.dtype(), false);
-  const auto slices = state_slices(model, nullptr, {0, model.table().numel()});
-  MUSTER_CHECK(save_checkpoint(folder, weights, slices, writer, copy));
-  MUSTER_CHECK(described);
-  return copy.rank() == 0 ? remove_checkpoints(folder, {info.step}, INT64_MAX) : Result<void>{};
+  static_cast<void>(for_slices(table, "", {0, table.numel()}, 0, read));
 }
 
 }  // namespace muster::train

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "train/ckpt/checkpoint.h"
-#include "train/config/config.h"
+#include "train/hf/weights.h"
 #include "train/model/model.h"
 #include "train/optim/adamw.h"
 
@@ -24,19 +24,10 @@ std::vector<TensorSlice> state_slices(const Model& model, const AdamW* optimizer
 // failed_precondition if names or shapes do not fit the model.
 Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer);
 
-// A model as `train` leaves it (output.dir) or a folder of checkpoints (the newest one), for eval and
-// generate.
-struct LoadedModel {
-  Model model;
-  Config config;
-  std::int64_t step = 0;
-  std::string tokenizer_hash;
-};
-Result<LoadedModel> load_model(const std::string& folder);
+// failed_precondition: a wanted tensor is not in the checkpoint, or has another type or shape there.
+Result<void> check_tensors(const Reader& reader, const std::vector<TensorInfo>& wanted);
 
-// Writes the finished model into `folder`: config.json, tokenizer.model if there is one, step-N without
-// optimizer state, and no other step. Called by the ranks of `copy`, which together hold the model once.
-Result<void> write_model(const std::string& folder, const Model& model, const Config& config,
-                         const CheckpointInfo& info, const Writer& writer, Comm& copy);
+// The parameters that the model holds, out of a Hugging Face folder that has passed check() for it.
+void read_weights(const hf::Weights& weights, Model& model);
 
 }  // namespace muster::train

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "train/ckpt/saver.h"
 #include "train/loop/evaluate.h"
+#include "train/loop/model_folder.h"
 #include "train/loop/state.h"
 #include "train/shard/data_parallel.h"
 
@@ -34,8 +35,8 @@ std::string format(const char* pattern, Args... args) {
 // What every rank must agree on before the first step.
 std::string fingerprint(const TrainerParts& parts) {
   json::Object values = to_json(parts.config);
-  for (const char* key :
-       {"data.train", "data.validation", "data.tokenizer", "output.dir", "checkpoint.dir", "run.threads"}) {
+  for (const char* key : {"model.from", "data.train", "data.validation", "data.tokenizer", "output.dir",
+                          "checkpoint.dir", "run.threads"}) {
     values.erase(key);  // may be other paths on other nodes
   }
   values["data"] = parts.train->description();
@@ -232,6 +233,9 @@ Result<void> Trainer::Impl::start() {
                 "checkpoint.resume = required, but there is no finished checkpoint in \"" + folder + "\"");
   }
   if (!folder.empty()) say("checkpoint none in " + folder + ": starting at step 0");
+  if (!config_.pretrained.empty()) {
+    return load_pretrained(config_.pretrained, parts_.train->tokenizer_hash(), model_, comm_);
+  }
   model_.init_parameters(static_cast<std::uint64_t>(config_.seed));
   return {};
 }
