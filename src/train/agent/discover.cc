@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "base/text.h"
+#include "train/agent/launchers.h"
 
 namespace muster::train {
 namespace {
@@ -34,23 +35,6 @@ class Fact {
   std::string name_;
   std::optional<T> value_;
   std::string source_;
-};
-
-Result<std::optional<int>> variable_int(const Variables& variables, std::string_view name, int minimum) {
-  const auto text = variables(name);
-  if (!text) return std::optional<int>();
-  const auto value = parse_int(*text);
-  if (!value || *value < minimum || *value > 1'000'000) {
-    return fail(ErrorCode::invalid_argument, "environment variable " + std::string(name) + "=" + *text +
-                                                 ": a whole number of at least " + std::to_string(minimum) +
-                                                 " is needed");
-  }
-  return std::optional<int>(static_cast<int>(*value));
-}
-
-struct Endpoint {
-  std::string host;
-  std::uint16_t port = 0;
 };
 
 Result<Endpoint> parse_endpoint(const std::string& text) {
@@ -132,20 +116,6 @@ Result<ResourceFile> read_resources(std::string_view text) {
   return file;
 }
 
-// Launchers that start one process a rank but are not read yet: two trainings side by side would be worse.
-Result<void> refuse_unread_launchers(const Variables& variables, bool placed) {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
-    MUSTER_TRY(const auto size, variable_int(variables, name, 0));
-    if (size.value_or(1) > 1 && !placed) {
-      return fail(ErrorCode::unsupported,
-                  std::string(name) + "=" + std::to_string(*size) +
-                      ": started by a launcher whose variables are not read; start one process "
-                      "a node and give --nodes, --node-rank and --master");
-    }
-  }
-  return {};
-}
-
 // With one process on the node (LOCAL_WORLD_SIZE 1) --nproc is free to start more ranks there.
 Result<int> ranks_per_node(const LaunchFlags& flags, const LauncherSet& set) {
   if (flags.nproc && *flags.nproc < 1) {
@@ -153,12 +123,119 @@ Result<int> ranks_per_node(const LaunchFlags& flags, const LauncherSet& set) {
                 "--nproc " + std::to_string(*flags.nproc) + ": at least 1 is needed");
   }
   const int started = set.node ? set.local_world.value_or(1) : 1;
-  if (flags.nproc && started > 1 && *flags.nproc != started) {
-    return fail(ErrorCode::invalid_argument, "ranks on a node: --nproc says " + std::to_string(*flags.nproc) +
-                                                 ", LOCAL_WORLD_SIZE says " + std::to_string(started) +
-                                                 "; make them agree or drop one");
+  Fact<int> ranks("ranks on a node");
+  MUSTER_CHECK(ranks.add(flags.nproc, "--nproc"));
+  if (started > 1) MUSTER_CHECK(ranks.add(started, "LOCAL_WORLD_SIZE"));
+  return ranks.value().value_or(1);
+}
+
+// torchrun may run inside of an srun; but who sets its variables by hand in one, means the same ranks.
+Result<void> check_against_launcher(const LauncherSet& set, const Variables& variables) {
+  if (variables("TORCHELASTIC_RUN_ID")) return {};
+  MUSTER_TRY(const auto launched, read_launcher(variables));
+  if (!launched) return {};
+  Fact<int> world("number of ranks"), rank("number of this rank");
+  MUSTER_CHECK(world.add(set.world, "WORLD_SIZE"));
+  MUSTER_CHECK(world.add(launched->size, launched->size_name));
+  MUSTER_CHECK(rank.add(set.rank, "RANK"));
+  return rank.add(launched->rank, launched->rank_name);
+}
+
+// Where node 0 is, from whoever says it: a flag, MASTER_ADDR and MASTER_PORT, the launcher.
+Result<std::optional<Endpoint>> find_master(const LaunchFlags& flags, const LauncherSet& set,
+                                            const std::optional<Launched>& launched) {
+  if (flags.master) {
+    MUSTER_TRY(Endpoint master, parse_endpoint(*flags.master));
+    return std::optional(std::move(master));
   }
-  return flags.nproc.value_or(started);
+  if (set.master_host && set.master_port)
+    return std::optional(Endpoint{*set.master_host, static_cast<std::uint16_t>(*set.master_port)});
+  return launched ? launched->master : std::optional<Endpoint>();
+}
+
+// A process that srun or mpirun started beside others on its node: a rank.
+Result<RankPlace> launched_rank(const LaunchFlags& flags, const LauncherSet& set, const Launched& launched) {
+  Fact<int> ranks("ranks on a node"), nodes("number of nodes"), node("number of this node"),
+      world("number of ranks"), rank("number of this rank");
+  MUSTER_CHECK(ranks.add(flags.nproc, "--nproc"));
+  MUSTER_CHECK(ranks.add(launched.local_size, launched.local_size_name));
+  MUSTER_CHECK(nodes.add(flags.nodes, "--nodes"));
+  MUSTER_CHECK(nodes.add(launched.nodes(), launched.by));
+  MUSTER_CHECK(node.add(flags.node_rank, "--node-rank"));
+  MUSTER_CHECK(node.add(launched.node(), launched.by));
+  MUSTER_CHECK(world.add(set.world, "WORLD_SIZE"));
+  MUSTER_CHECK(world.add(launched.size, launched.size_name));
+  MUSTER_CHECK(rank.add(set.rank, "RANK"));
+  MUSTER_CHECK(rank.add(launched.rank, launched.rank_name));
+  MUSTER_TRY(const auto master, find_master(flags, set, launched));
+  if (!master) {
+    return fail(
+        ErrorCode::invalid_argument,
+        "started by " + launched.by + " as rank " + std::to_string(launched.rank) + " of " +
+            std::to_string(launched.size) +
+            ", which does not tell where rank 0 is: give --master HOST:PORT (an address of its node and "
+            "a free port there), or MASTER_ADDR and MASTER_PORT");
+  }
+  return RankPlace{.rank = launched.rank,
+                   .world = launched.size,
+                   .local_rank = launched.local_rank,
+                   .local_world = launched.local_size,
+                   .node = launched.node(),
+                   .store_host = master->host,
+                   .store_port = master->port,
+                   .address = launched.nodes() == 1 ? master->host : "",
+                   .epoch = launched.epoch,
+                   .host_store = launched.rank == 0};
+}
+
+// The agent of a node.
+Result<NodePlace> node_place(const LaunchFlags& flags, const LauncherSet& set,
+                             const std::optional<Launched>& launched, const ResourceFile& file) {
+  const bool runner = set.node && set.world && set.master_host && set.master_port;
+  Fact<int> nodes("number of nodes"), index("number of this node");
+  MUSTER_CHECK(nodes.add(flags.nodes, "--nodes"));
+  MUSTER_CHECK(index.add(flags.node_rank, "--node-rank"));
+  if (launched) {
+    MUSTER_CHECK(nodes.add(launched->nodes(), launched->size_name));
+    MUSTER_CHECK(index.add(launched->node(), launched->rank_name));
+  }
+  if (runner) {
+    const int local = set.local_world.value_or(1);
+    if (*set.world % local != 0) {
+      return fail(ErrorCode::invalid_argument,
+                  "WORLD_SIZE=" + std::to_string(*set.world) +
+                      " is not a multiple of LOCAL_WORLD_SIZE=" + std::to_string(local));
+    }
+    MUSTER_CHECK(nodes.add(*set.world / local, "WORLD_SIZE / LOCAL_WORLD_SIZE"));
+    MUSTER_CHECK(index.add(set.node, "NODE_RANK"));
+  }
+  if (file.index) {
+    MUSTER_CHECK(nodes.add(static_cast<int>(file.hosts.size()), "resourceconfig.json"));
+    MUSTER_CHECK(index.add(file.index, "resourceconfig.json"));
+  }
+  NodePlace node{
+      .node = index.value().value_or(0), .nodes = nodes.value().value_or(1), .address = file.current};
+  MUSTER_TRY(node.ranks, ranks_per_node(flags, set));
+  if (node.nodes < 1 || node.node < 0 || node.node >= node.nodes) {
+    return fail(ErrorCode::invalid_argument, "node " + std::to_string(node.node) + " of " +
+                                                 std::to_string(node.nodes) + " (" + nodes.source() +
+                                                 "): nodes are numbered from 0");
+  }
+  MUSTER_TRY(auto master, find_master(flags, set, launched));
+  if (!master && file.index) master = Endpoint{file.hosts.front(), kDefaultMasterPort};
+  if (node.nodes == 1 && !flags.master) {  // no peers elsewhere: no name or port that another job may have
+    master = Endpoint{"127.0.0.1", 0};
+    node.address = "127.0.0.1";
+  }
+  if (!master) {
+    return fail(ErrorCode::invalid_argument,
+                std::to_string(node.nodes) + " nodes (" + nodes.source() +
+                    ") need --master HOST:PORT (an address of node 0 and a free port there)" +
+                    (index.value() ? "" : " and --node-rank") + " on every node");
+  }
+  node.master_host = master->host;
+  node.master_port = master->port;
+  return node;
 }
 
 }  // namespace
@@ -172,65 +249,18 @@ Result<Place> discover(const LaunchFlags& flags, const Variables& variables, std
                       std::to_string(*set.world) +
                       ", so --nproc, --nodes, --node-rank and --master have no meaning; leave them out");
     }
+    MUSTER_CHECK(check_against_launcher(set, variables));
     MUSTER_TRY(RankPlace rank, torchrun_rank(set, variables));
     return Place{.rank = std::move(rank), .node = {}};
   }
-  const bool runner = set.node && set.world && set.master_host && set.master_port;
+  MUSTER_TRY(const auto launched, read_launcher(variables));
+  if (launched && launched->local_size > 1) {
+    MUSTER_TRY(RankPlace rank, launched_rank(flags, set, *launched));
+    return Place{.rank = std::move(rank), .node = {}};
+  }
   MUSTER_TRY(const ResourceFile file, read_resources(resources));
-
-  Fact<int> nodes("number of nodes");
-  MUSTER_CHECK(nodes.add(flags.nodes, "--nodes"));
-  if (runner) {
-    const int local = set.local_world.value_or(1);
-    if (*set.world % local != 0) {
-      return fail(ErrorCode::invalid_argument,
-                  "WORLD_SIZE=" + std::to_string(*set.world) +
-                      " is not a multiple of LOCAL_WORLD_SIZE=" + std::to_string(local));
-    }
-    MUSTER_CHECK(nodes.add(*set.world / local, "WORLD_SIZE / LOCAL_WORLD_SIZE"));
-  }
-  if (file.index) MUSTER_CHECK(nodes.add(static_cast<int>(file.hosts.size()), "resourceconfig.json"));
-
-  Place place;
-  NodePlace& node = place.node;
-  node.nodes = nodes.value().value_or(1);
-  MUSTER_TRY(node.ranks, ranks_per_node(flags, set));
-  node.address = file.current;
-  if (runner) {
-    node.node = *set.node;
-    node.master_host = *set.master_host;
-    node.master_port = static_cast<std::uint16_t>(*set.master_port);
-  } else if (file.index) {
-    node.node = *file.index;
-    node.master_host = file.hosts.front();
-    node.master_port = kDefaultMasterPort;
-  }
-  Fact<int> index("number of this node");
-  MUSTER_CHECK(index.add(flags.node_rank, "--node-rank"));
-  if (runner || file.index) MUSTER_CHECK(index.add(node.node, runner ? "NODE_RANK" : "resourceconfig.json"));
-  node.node = index.value().value_or(0);
-  if (flags.master) {
-    MUSTER_TRY(const Endpoint master, parse_endpoint(*flags.master));
-    node.master_host = master.host;
-    node.master_port = master.port;
-  }
-  if (node.nodes == 1 && !flags.master) {  // no peers elsewhere: no name or port that another job may have
-    node.master_host = node.address = "127.0.0.1";
-    node.master_port = 0;
-  }
-  if (node.nodes < 1 || node.node < 0 || node.node >= node.nodes) {
-    return fail(ErrorCode::invalid_argument, "node " + std::to_string(node.node) + " of " +
-                                                 std::to_string(node.nodes) + " (" + nodes.source() +
-                                                 "): nodes are numbered from 0");
-  }
-  if (node.nodes > 1 && node.master_port == 0) {
-    return fail(ErrorCode::invalid_argument,
-                "--nodes " + std::to_string(node.nodes) +
-                    " needs --master HOST:PORT (an address of node 0 and a free port there) "
-                    "and --node-rank on every node");
-  }
-  MUSTER_CHECK(refuse_unread_launchers(variables, flags.nodes || runner || file.index));
-  return place;
+  MUSTER_TRY(NodePlace node, node_place(flags, set, launched, file));
+  return Place{.rank = std::nullopt, .node = std::move(node)};
 }
 
 }  // namespace muster::train

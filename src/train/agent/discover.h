@@ -3,13 +3,16 @@
 // discover() is pure: flags, environment and resource file in, place out. Sources, in order:
 //   1. flags --nproc, --nodes, --node-rank, --master
 //   2. torchrun's variables, complete and of torchrun: the process is a rank
-//   3. NODE_RANK with MASTER_ADDR, MASTER_PORT, WORLD_SIZE, LOCAL_WORLD_SIZE, as Muster's runner sets them
-//   for
-//      the one process it starts on a node: an agent
-//   4. resourceconfig.json (hosts, current_host): an agent
-//   5. nothing: one node
-// What two sources say of the same thing must be equal, or both are shown and refused. See
-// docs/adr/0025-where-a-rank-learns-its-place.md.
+//   3. mpirun's and mpiexec's variables (OMPI_COMM_WORLD_*, PMI_*): ranks if there are several on a node,
+//      else the agent of a node
+//   4. srun's variables (SLURM_STEP_*): the same
+//   5. NODE_RANK with MASTER_ADDR, MASTER_PORT, WORLD_SIZE, LOCAL_WORLD_SIZE, as Muster's runner sets them
+//      for the one process it starts on a node: an agent
+//   6. resourceconfig.json (hosts, current_host): an agent
+//   7. nothing: one node
+// Where rank 0 listens: --master, MASTER_ADDR and MASTER_PORT, or what the launcher tells (srun: the first
+// host of the step and a port made from the step's number). What two sources say of the same thing must be
+// equal, or both are shown and refused. See docs/adr/0025-where-a-rank-learns-its-place.md.
 #pragma once
 
 #include <cstdint>
