@@ -112,6 +112,7 @@ void write_failure(const std::string& job_root, const std::string& text) {
 }
 
 Result<int> train(const TrainArguments& arguments, const Sources& sources) {
+  MUSTER_CHECK(check_accepted({arguments.accept.begin(), arguments.accept.end()}));
   if (arguments.rank) {
     MUSTER_TRY(RankPlace place, place_of(arguments));
     return as_rank(arguments, sources.config, std::move(place));

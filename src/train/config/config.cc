@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <iterator>
 
 #include "base/file.h"
 #include "base/text.h"
@@ -74,6 +76,25 @@ bool exists(const std::string& path) {
   return stat(path.c_str(), &status) == 0;
 }
 
+// The settings of the one TOML file in the channel `config`; none without that channel.
+Result<std::vector<Setting>> read_config_channel(const std::string& folder) {
+  if (!exists(folder)) return std::vector<Setting>();
+  std::vector<std::string> files;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), last; !error && it != last;
+       it.increment(error)) {
+    if (it->path().extension() == ".toml") files.push_back(it->path().string());
+  }
+  if (error) return fail_errno("channel config, " + folder, error.value());
+  std::ranges::sort(files);
+  if (files.size() == 1) return read_toml(files.front());
+  return fail(ErrorCode::invalid_argument,
+              files.empty()
+                  ? "channel config has no *.toml in " + folder + "; put one there or drop the channel"
+                  : "channel config has " + std::to_string(files.size()) + " TOML files, " +
+                        join(files, ", ") + "; leave one");
+}
+
 }  // namespace
 
 Result<Setting> parse_assignment(std::string_view text) {
@@ -136,6 +157,8 @@ Result<JobSettings> read_job(const std::string& root) {
     if (const auto path = json::opt_string(*object, "LocalPath"))
       add("checkpoint.dir", *path, "checkpointconfig.json");
   }
+  MUSTER_TRY(auto file, read_config_channel(root + "/input/data/config"));
+  std::ranges::move(file, std::back_inserter(job.settings));
 
   const auto values = json::parse_object(trim(*text).empty() ? std::string("{}") : *text);
   if (!values) return tl::unexpected(values.error().with_context("hyperparameters.json"));
@@ -278,21 +301,43 @@ Result<void> check_resume(const json::Object& then, const Config& now,
   return fail(ErrorCode::failed_precondition, "this run differs from the checkpoint: " + refusals);
 }
 
+Result<void> check_accepted(const std::set<std::string>& accepted) {
+  Config config;
+  const auto keys = keys_of(config);
+  for (const std::string& name : accepted) {
+    const Key* key = find_key(keys, name);
+    if (key == nullptr) return unknown_key(keys, {name, std::string(), "--accept"});
+    if (key->key_class == KeyClass::trajectory) continue;
+    return fail(ErrorCode::invalid_argument,
+                "--accept " + name + ": " +
+                    (key->key_class == KeyClass::identity
+                         ? "an identity key may never change; choose another checkpoint.dir for another run"
+                         : "an operational key may change freely; leave the flag out"));
+  }
+  return {};
+}
+
 std::string explain(const Config& config) {
   Config copy = config;
+  const auto keys = keys_of(copy);
+  const auto section_of = [](const Key& key) { return key.name.substr(0, key.name.find('.')); };
+  std::vector<std::string> sections;
+  for (const Key& key : keys) {
+    if (std::ranges::find(sections, section_of(key)) == sections.end()) sections.push_back(section_of(key));
+  }
   std::string out;
   char line[512];
-  std::string section;
-  for (const Key& key : keys_of(copy)) {
-    const std::string own = key.name.substr(0, key.name.find('.'));
-    if (own != section) out += (section.empty() ? "[" : "\n[") + own + "]\n";
-    section = own;
-    const auto source = copy.sources.find(key.name);
-    const std::string range = key.choices.empty() ? "" : " (" + join(key.choices, ", ") + ")";
-    std::snprintf(line, sizeof line, "%-28s %-14s %-12s %-20s ", key.name.c_str(),
-                  shown(value_of(key)).c_str(), std::string(to_string(key.key_class)).c_str(),
-                  source == copy.sources.end() ? "default" : source->second.c_str());
-    out += line + key.help + range + "\n";
+  for (const std::string& section : sections) {
+    out += (out.empty() ? "[" : "\n[") + section + "]\n";
+    for (const Key& key : keys) {
+      if (section_of(key) != section) continue;
+      const auto source = copy.sources.find(key.name);
+      const std::string range = key.choices.empty() ? "" : " (" + join(key.choices, ", ") + ")";
+      std::snprintf(line, sizeof line, "%-20s %-14s %-12s %-20s ", key.name.c_str(),
+                    shown(value_of(key)).c_str(), std::string(to_string(key.key_class)).c_str(),
+                    source == copy.sources.end() ? "default" : source->second.c_str());
+      out += line + key.help + range + "\n";
+    }
   }
   return out;
 }

@@ -1,8 +1,9 @@
 // The configuration of a training run: one table of keys that the file, --set, a job's hyperparameters,
 // --explain, checkpoints and resume all read.
 //
-// Layers, later ones win: default, [model] preset or from, file (TOML), job (hyperparameters and channels
-// under /opt/ml), --set. Unknown keys are refused with the nearest known one.
+// Layers, later ones win: default, [model] preset or from, file (TOML), job (under /opt/ml: channels, the
+// TOML file of a channel named config, hyperparameters), --set. Unknown keys are refused with the nearest
+// known one.
 //
 // Each key has a class that decides what a resumed run may change: identity (model, seed, sequence: a
 // difference refuses), trajectory (learning rate, batch, schedule: needs --accept KEY), operational (paths,
@@ -79,7 +80,8 @@ Result<Setting> parse_assignment(std::string_view text);
 Result<std::vector<Setting>> read_toml(const std::string& path);
 Result<std::vector<Setting>> parse_toml(std::string_view text, const std::string& source);
 
-// What a job brings: hyperparameters.json and the channels of inputdataconfig.json under `root` (/opt/ml).
+// What a job brings under `root` (/opt/ml): channels, the one *.toml of the channel `config` if there is one,
+// hyperparameters.json.
 struct JobSettings {
   bool in_job = false;
   std::vector<Setting> settings;
@@ -101,6 +103,9 @@ Result<Config> from_json(const json::Object& object);
 // Whether a run with `now` may go on from a checkpoint of `then`: names every key that forbids it, both
 // values and the remedy. `accepted`: keys given by --accept.
 Result<void> check_resume(const json::Object& then, const Config& now, const std::set<std::string>& accepted);
+
+// Whether --accept may name these: trajectory keys only.
+Result<void> check_accepted(const std::set<std::string>& accepted);
 
 // The table for people: key, value, source, class, meaning.
 std::string explain(const Config& config);

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "train/config/keys.h"
 
 namespace muster::train {
 namespace {
@@ -123,6 +124,58 @@ TEST(Job, HyperparametersAndChannels) {
   EXPECT_EQ(resolve(read_job(root.path())->settings)->checkpoint_dir, "/elsewhere");
 }
 
+TEST(Job, AWholeFileComesInAChannel) {
+  const TempDir root;
+  std::filesystem::create_directories(root / "input/config");
+  std::filesystem::create_directories(root / "input/data/config");
+  std::filesystem::create_directories(root / "input/data/train");
+  ASSERT_TRUE(write_file_atomic(root / "input/config/hyperparameters.json", R"({"train.steps": "30"})"));
+  EXPECT_THAT(read_job(root.path()).error().message, HasSubstr("channel config has no *.toml in"));
+  const std::string file = root / "input/data/config/run.toml";
+  ASSERT_TRUE(write_file_atomic(root / "input/data/config/README", "not it"));
+  ASSERT_TRUE(write_file_atomic(file,
+                                "model.preset = \"tiny\"\n[train]\nsteps = 10\nbatch = 7\n"
+                                "[data]\ntrain = \"/mine\"\n"));
+  const auto config = resolve(read_job(root.path())->settings);
+  ASSERT_TRUE(config) << config.error().message;
+  EXPECT_EQ(config->batch, 7);
+  EXPECT_EQ(config->sources.at("train.batch"), file);
+  EXPECT_EQ(config->steps, 30);            // a hyperparameter wins
+  EXPECT_EQ(config->train_data, "/mine");  // over the channel
+  EXPECT_EQ(config->output_dir, root / "model");
+  ASSERT_TRUE(write_file_atomic(root / "input/data/config/b.toml", ""));
+  EXPECT_THAT(
+      read_job(root.path()).error().message,
+      HasSubstr("channel config has 2 TOML files, " + root / "input/data/config/b.toml" + ", " + file));
+  std::filesystem::remove(root / "input/data/config/b.toml");
+  ASSERT_TRUE(write_file_atomic(file, "[train]\nstep = 10\n"));
+  EXPECT_THAT(resolve(read_job(root.path())->settings).error().message,
+              HasSubstr("run.toml: unknown key train.step; did you mean train.steps?"));
+}
+
+// Numbers and flags as TOML has them, anything else as a string; one layer of JSON quotes goes.
+TEST(Job, HyperparametersAreReadAsTomlScalars) {
+  const TempDir root;
+  std::filesystem::create_directories(root / "input/config");
+  const auto read = [&](const std::string& json) {
+    EXPECT_TRUE(write_file_atomic(root / "input/config/hyperparameters.json", json));
+    return resolve(read_job(root.path())->settings);
+  };
+  const auto config = read(R"({"train.steps": "\"1_000\"", "optim.lr": "+2e-3", "model.tied": "\"true\"",
+                               "optim.clip": "2", "data.train": "\"\\\"s3\\\"\"", "train.seed": 7,
+                               "sagemaker_region": "\"us-east-1\"", "sagemaker_program": "x"})");
+  ASSERT_TRUE(config) << config.error().message;
+  EXPECT_EQ(config->steps, 1000);
+  EXPECT_EQ(config->lr, 2e-3);
+  EXPECT_TRUE(config->model.tied);
+  EXPECT_EQ(config->clip, 2.0);
+  EXPECT_EQ(config->train_data, "\"s3\"");  // one layer
+  EXPECT_EQ(config->seed, 7);
+  EXPECT_EQ(read_job(root.path())->notices.size(), 2u);
+  EXPECT_THAT(read(R"({"train.steps": "ten"})").error().message,
+              HasSubstr("hyperparameters.json: train.steps = \"ten\": a whole number"));
+}
+
 TEST(Job, BadHyperparametersAreNamed) {
   const TempDir root;
   EXPECT_FALSE(read_job(root.path())->in_job);
@@ -157,6 +210,37 @@ TEST(Resume, ClassesDecide) {
   EXPECT_THAT(both, HasSubstr("optim.lr was 0.01, is 0.5"));
 }
 
+// Whatever key a resumed run changes, its class alone decides.
+TEST(Resume, EveryKeyFollowsItsClass) {
+  Config before = *resolved({});
+  const json::Object stored = to_json(before);
+  for (std::size_t i = 0; i < keys_of(before).size(); ++i) {
+    Config after = before;
+    const Key key = keys_of(after)[i];
+    std::visit(
+        [](auto* target) {
+          using T = std::decay_t<decltype(*target)>;
+          if constexpr (std::is_same_v<T, bool>) {
+            *target = !*target;
+          } else if constexpr (std::is_same_v<T, std::string>) {
+            *target += "x";
+          } else {
+            *target += 1;
+          }
+        },
+        key.target);
+    const auto plain = check_resume(stored, after, {}), accepted = check_resume(stored, after, {key.name});
+    EXPECT_EQ(plain.has_value(), key.key_class == KeyClass::operational) << key.name;
+    EXPECT_EQ(accepted.has_value(), key.key_class != KeyClass::identity) << key.name;
+    if (!plain) {
+      EXPECT_THAT(plain.error().message, HasSubstr(key.name + " was "));
+    }
+    EXPECT_EQ(check_accepted({key.name}).has_value(), key.key_class == KeyClass::trajectory) << key.name;
+  }
+  EXPECT_THAT(check_accepted({"train.stepz"}).error().message,
+              HasSubstr("--accept: unknown key train.stepz; did you mean train.steps?"));
+}
+
 TEST(Json, RoundTripKeepsEveryBit) {
   const auto config = resolved({"optim.lr=0.1234567890123456789", "optim.eps=1e-300", "model.preset=tiny"});
   ASSERT_TRUE(config);
@@ -174,6 +258,15 @@ TEST(Explain, ShowsEveryKeyWithSourceAndClass) {
   EXPECT_THAT(text, testing::ContainsRegex("train.steps +77 +trajectory +--set +Optimizer steps"));
   EXPECT_THAT(text, testing::ContainsRegex("model.layers +[0-9]+ +identity +preset quickstart"));
   EXPECT_THAT(text, HasSubstr("(auto, required, latest-valid)"));
+  Config copy = *config;
+  std::set<std::string> names;
+  for (const Key& key : keys_of(copy)) {
+    EXPECT_TRUE(names.insert(key.name).second) << key.name;
+    EXPECT_GT(key.help.size(), 5u) << key.name;
+    EXPECT_THAT(text, testing::ContainsRegex("\n" + key.name + " +[^\n]* " +
+                                             std::string(to_string(key.key_class)) + " +[^\n]+"))
+        << key.name;
+  }
 }
 
 }  // namespace
