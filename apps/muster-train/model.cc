@@ -35,8 +35,9 @@ Result<void> eval(const EvalArguments& arguments) {
   MUSTER_TRY(const Loader loader, Loader::create(*stream, static_cast<std::uint64_t>(sequence), 0));
   MUSTER_TRY(Model model, folder.load(sequence));
   Comm alone("eval", single_transport());
-  MUSTER_TRY(const Evaluation e, evaluate(model, loader, static_cast<std::uint64_t>(arguments.windows),
-                                          static_cast<std::uint64_t>(arguments.batch), alone));
+  Pipeline pipeline(model, nullptr, PipelineSchedule::gpipe);
+  MUSTER_TRY(const Evaluation e, evaluate(pipeline, loader, static_cast<std::uint64_t>(arguments.windows),
+                                          static_cast<std::uint64_t>(arguments.batch), {}, alone));
   std::printf("eval step=%lld split=%s loss=%.4f bits_per_byte=%.4f tokens=%lld bytes=%llu\n",
               static_cast<long long>(folder.step()), arguments.data.c_str(), e.loss, e.bits_per_byte,
               static_cast<long long>(e.tokens), static_cast<unsigned long long>(e.bytes));

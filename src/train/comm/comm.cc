@@ -232,7 +232,7 @@ Result<void> Comm::reduce_scatter(std::span<T> data, std::span<const Range> part
   return logged.end(sum_part<T>(logged, data, parts));
 }
 
-Result<void> Comm::gather_parts(std::span<std::byte> data, std::span<const Range> parts, std::size_t width) {
+Result<void> Comm::all_gather(std::span<std::byte> data, std::span<const Range> parts, std::size_t width) {
   Logged logged(*this, "all_gather");
   return logged.end(spread_parts(logged, data, parts, width));
 }

@@ -94,8 +94,10 @@ class Comm {
   // data[parts[r]]: what rank r has there, on every rank.
   template <typename T>
   Result<void> all_gather(std::span<T> data, std::span<const Range> parts) {
-    return gather_parts(std::as_writable_bytes(data), parts, sizeof(T));
+    return all_gather(std::as_writable_bytes(data), parts, sizeof(T));
   }
+  // The same, of elements of `width` bytes.
+  Result<void> all_gather(std::span<std::byte> data, std::span<const Range> parts, std::size_t width);
 
   // all: the ranks' `mine` one after the other. all.size() == size() * mine.size(). `mine` may be its own
   // place in `all`.
@@ -135,7 +137,6 @@ class Comm {
  private:
   class Logged;
   std::vector<Range> even_parts(std::size_t total) const;
-  Result<void> gather_parts(std::span<std::byte> data, std::span<const Range> parts, std::size_t width);
   Result<void> run(const Logged& logged, std::span<const Send> sends, std::span<const Receive> receives);
   template <typename T>
   Result<void> sum_part(const Logged& logged, std::span<T> data, std::span<const Range> parts);

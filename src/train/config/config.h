@@ -32,6 +32,8 @@ struct Config {
   ModelConfig model;       // vocab 0: the data's
   std::string train_data, validation_data, tokenizer;
 
+  std::int64_t ignored_token = -1;  // a target that takes no part in the loss
+
   std::int64_t steps = 400;
   std::int64_t batch = 16;       // windows a step, over all ranks
   std::int64_t micro_batch = 4;  // windows a forward pass on one rank
@@ -58,7 +60,11 @@ struct Config {
   double timeout_s = 600;
   MeshShape mesh;
   bool sequence_parallel = false;
-  std::int64_t zero = 0;  // 1: the optimizer's state is cut over the data-parallel ranks
+  std::int64_t zero = 0;           // 1: the optimizer's state is cut over the replicas
+  std::string gather = "auto";     // of mesh.shard: auto, flat, hierarchical
+  std::string schedule = "1f1b";   // of the pipeline
+  std::string stage_layers;        // "3,2,2"; empty: balanced
+  std::string recompute = "none";  // activation checkpointing
 
   std::map<std::string, std::string> sources;  // key -> where its value comes from
 };

@@ -39,7 +39,8 @@ Result<std::unique_ptr<TokenStream>> shard_stream(const std::string& folder) {
   return std::make_unique<ShardStream>(*std::move(shards));
 }
 
-Result<Loader> Loader::create(const TokenStream& stream, std::uint64_t sequence, std::uint64_t seed) {
+Result<Loader> Loader::create(const TokenStream& stream, std::uint64_t sequence, std::uint64_t seed,
+                              std::int64_t ignored_token) {
   const std::uint64_t windows = stream.size() == 0 ? 0 : (stream.size() - 1) / sequence;
   if (windows == 0) {
     return fail(ErrorCode::invalid_argument, "the data has " + std::to_string(stream.size()) +
@@ -47,7 +48,7 @@ Result<Loader> Loader::create(const TokenStream& stream, std::uint64_t sequence,
                                                  " needs " + std::to_string(sequence + 1) +
                                                  ": give more text or a smaller train.sequence");
   }
-  return Loader(stream, sequence, Sampler(windows, seed));
+  return Loader(stream, sequence, Sampler(windows, seed), ignored_token);
 }
 
 void Loader::resize(std::uint64_t rows, Samples& out) const {
@@ -62,7 +63,9 @@ Result<void> Loader::put(std::uint64_t window, std::uint64_t row, Samples& out) 
   const auto targets = std::span(out.targets).subspan(row * sequence_, sequence_);
   MUSTER_CHECK(stream_->read(window * sequence_, tokens));
   std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
-  return stream_->read((window + 1) * sequence_, targets.last(1));
+  MUSTER_CHECK(stream_->read((window + 1) * sequence_, targets.last(1)));
+  if (ignored_token_ >= 0) std::ranges::replace(targets, ignored_token_, std::int64_t{-1});
+  return {};
 }
 
 Result<void> Loader::samples(std::uint64_t first, std::uint64_t rows, Samples& out) const {
@@ -78,7 +81,17 @@ Result<void> Loader::windows_in_order(std::uint64_t first, std::uint64_t rows, S
 }
 
 Result<std::uint64_t> Loader::target_bytes(std::uint64_t window) const {
-  return stream_->bytes_in(window * sequence_ + 1, sequence_);
+  const std::uint64_t first = window * sequence_ + 1;
+  if (ignored_token_ < 0) return stream_->bytes_in(first, sequence_);
+  std::vector<std::int64_t> targets(sequence_);
+  MUSTER_CHECK(stream_->read(first, targets));
+  std::uint64_t bytes = 0;
+  for (std::uint64_t i = 0; i < sequence_; ++i) {
+    if (targets[i] == ignored_token_) continue;
+    MUSTER_TRY(const std::uint64_t of_one, stream_->bytes_in(first + i, 1));
+    bytes += of_one;
+  }
+  return bytes;
 }
 
 Result<BatchPart> split_batch(std::uint64_t batch, std::uint64_t micro, int parts, int part) {

@@ -44,8 +44,10 @@ struct Samples {
 
 class Loader {
  public:
+  // Targets equal to `ignored_token` (padding) take no part in the loss: they become -1; -1: none do.
   // invalid_argument: the stream is shorter than one window. `stream` must outlive the loader.
-  static Result<Loader> create(const TokenStream& stream, std::uint64_t sequence, std::uint64_t seed);
+  static Result<Loader> create(const TokenStream& stream, std::uint64_t sequence, std::uint64_t seed,
+                               std::int64_t ignored_token = -1);
 
   std::uint64_t windows() const { return sampler_.windows(); }
   std::uint64_t sequence() const { return sequence_; }
@@ -54,18 +56,19 @@ class Loader {
   Result<void> samples(std::uint64_t first, std::uint64_t rows, Samples& out) const;
   // Windows [first, first + rows) in the order of the stream.
   Result<void> windows_in_order(std::uint64_t first, std::uint64_t rows, Samples& out) const;
-  // Bytes of text that the targets of window k stand for.
+  // Bytes of text that the targets of window k stand for, those ignored aside.
   Result<std::uint64_t> target_bytes(std::uint64_t window) const;
 
  private:
-  Loader(const TokenStream& stream, std::uint64_t sequence, Sampler sampler)
-      : stream_(&stream), sequence_(sequence), sampler_(sampler) {}
+  Loader(const TokenStream& stream, std::uint64_t sequence, Sampler sampler, std::int64_t ignored_token)
+      : stream_(&stream), sequence_(sequence), sampler_(sampler), ignored_token_(ignored_token) {}
   Result<void> put(std::uint64_t window, std::uint64_t row, Samples& out) const;
   void resize(std::uint64_t rows, Samples& out) const;
 
   const TokenStream* stream_;
   std::uint64_t sequence_;
   Sampler sampler_;
+  std::int64_t ignored_token_;
 };
 
 // The share of one part in the global batch, in micro-batches of `micro` samples.

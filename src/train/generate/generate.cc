@@ -63,7 +63,7 @@ at::Tensor Decoder::Detail::attention(const at::Tensor& x, const detail::Attenti
 
 void Decoder::Detail::answer(const at::Tensor& x) {
   Model::Detail& m = model->detail();
-  const at::Tensor out = m.head.logits(x, m.head_saved);
+  const at::Tensor out = m.logits(x);
   logits.resize(static_cast<std::size_t>(out.size(1)));
   at::from_blob(logits.data(), {1, out.size(1)}, at::kDouble).copy_(out);
 }
@@ -89,10 +89,10 @@ Result<std::span<const double>> Decoder::read(std::span<const std::int64_t> toke
   MUSTER_CHECK(d.model->check({.tokens = tokens, .targets = {}, .rows = 1, .sequence = count}));
   const at::NoGradGuard no_grad;
   Model::Detail& m = d.model->detail();
-  const at::Tensor x = m.forward(tokens.data(), {.rows = 1, .sequence = count});
+  Model::Detail::Slot& slot = m.slot(0);
+  const at::Tensor x = m.forward(slot, tokens.data(), {.rows = 1, .sequence = count});
   for (std::size_t i = 0; i < m.layers.size(); ++i) {
-    const at::Tensor all =
-        m.layers[i].attention_saved.qkv.view({count, c.heads + 2 * c.kv_heads, c.head_dim});
+    const at::Tensor all = slot.saved[i].attention.qkv.view({count, c.heads + 2 * c.kv_heads, c.head_dim});
     d.keys[i].narrow(1, 0, count).copy_(all.narrow(1, c.heads, c.kv_heads).transpose(0, 1));
     d.values[i].narrow(1, 0, count).copy_(all.narrow(1, c.heads + c.kv_heads, c.kv_heads).transpose(0, 1));
   }
@@ -116,7 +116,9 @@ Result<std::span<const double>> Decoder::next(std::int64_t token) {
   m.embedding.forward(&token, {.rows = 1, .sequence = 1}, x, m.context);
   for (std::size_t i = 0; i < m.layers.size(); ++i) {
     x = d.attention(x, m.layers[i].attention, i);
-    x = m.layers[i].mlp.forward(x, {.rows = 1, .sequence = 1}, m.layers[i].mlp_saved, m.context);
+    at::Tensor y = at::empty_like(x);
+    m.layers[i].mlp.forward(x, &y, {.rows = 1, .sequence = 1}, m.slot(0).saved[i].mlp, m.context);
+    x = y;
   }
   ++d.length;
   d.answer(x);

@@ -19,7 +19,7 @@ Model tiny(std::int64_t kv_heads = 2, Dtype dtype = Dtype::f64) {
   ModelConfig config = preset("tiny").value();
   config.kv_heads = kv_heads;
   config.init_std = 0.3;
-  Model model = Model::create(config, dtype).value();
+  Model model = Model::create(config, {.dtype = dtype}).value();
   model.init_parameters(1);
   return model;
 }

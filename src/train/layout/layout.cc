@@ -86,6 +86,15 @@ class Rows {
 
 }  // namespace
 
+std::vector<Range> within(std::span<const Range> pieces, Range range) {
+  std::vector<Range> parts;
+  for (const Range& piece : pieces) {
+    const Range part{std::max(piece.begin, range.begin), std::min(piece.end, range.end)};
+    if (part.begin < part.end) parts.push_back(part);
+  }
+  return parts;
+}
+
 Range part_of(std::int64_t total, int part, int parts) {
   MUSTER_ASSERT(0 <= part && part < parts && total >= 0);
   const auto each = total / parts;

@@ -28,6 +28,9 @@ struct Range {
 // longer ones. Parts may be empty. Precondition: 0 <= part < parts.
 Range part_of(std::int64_t total, int part, int parts);
 
+// The parts of `range` that lie in `pieces`, which are in order and do not overlap.
+std::vector<Range> within(std::span<const Range> pieces, Range range);
+
 struct Box {
   std::vector<std::int64_t> start;   // per axis of the tensor
   std::vector<std::int64_t> length;  // as many

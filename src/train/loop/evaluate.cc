@@ -5,36 +5,41 @@
 
 namespace muster::train {
 
-Result<Evaluation> evaluate(Model& model, const Loader& loader, std::uint64_t windows_max, std::uint64_t rows,
-                            Comm& comm) {
+Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, std::uint64_t windows_max,
+                            std::uint64_t rows, const EvaluationPart& mine, Comm& world) {
   const std::uint64_t windows = std::min(windows_max, loader.windows()), groups = (windows + rows - 1) / rows;
   const auto window_of = [&](std::uint64_t i) { return i * loader.windows() / windows; };
-  // Each group is summed by one rank; the others add exact zeros.
+  // Each group is summed by one part; the others add exact zeros.
   std::vector<double> losses(groups);
   std::vector<std::int64_t> counts(2);  // tokens, bytes
+  const auto parts = static_cast<std::uint64_t>(mine.parts);
   Samples all, one;
-  for (std::uint64_t group = static_cast<std::uint64_t>(comm.rank()); group < groups;
-       group += static_cast<std::uint64_t>(comm.size())) {
+  for (std::uint64_t begin = 0; begin < groups; begin += parts) {
+    const std::uint64_t wanted = begin + static_cast<std::uint64_t>(mine.part);
+    const std::uint64_t group = std::min(wanted, groups - 1);
     const std::uint64_t first = group * rows, count = std::min(rows, windows - first);
+    std::uint64_t bytes = 0;
     all.tokens.clear();
     all.targets.clear();
     for (std::uint64_t i = first; i < first + count; ++i) {
       MUSTER_CHECK(loader.windows_in_order(window_of(i), 1, one));
       all.tokens.insert(all.tokens.end(), one.tokens.begin(), one.tokens.end());
       all.targets.insert(all.targets.end(), one.targets.begin(), one.targets.end());
-      MUSTER_TRY(const std::uint64_t bytes, loader.target_bytes(window_of(i)));
-      counts[1] += static_cast<std::int64_t>(bytes);
+      MUSTER_TRY(const std::uint64_t of_window, loader.target_bytes(window_of(i)));
+      bytes += of_window;
     }
     MUSTER_TRY(const StepResult result,
-               model.evaluate({.tokens = all.tokens,
-                               .targets = all.targets,
-                               .rows = static_cast<std::int64_t>(count),
-                               .sequence = static_cast<std::int64_t>(loader.sequence())}));
+               pipeline.evaluate({.tokens = all.tokens,
+                                  .targets = all.targets,
+                                  .rows = static_cast<std::int64_t>(count),
+                                  .sequence = static_cast<std::int64_t>(loader.sequence())}));
+    if (!mine.counts || group != wanted) continue;
     losses[group] = result.loss_sum;
     counts[0] += result.tokens;
+    counts[1] += static_cast<std::int64_t>(bytes);
   }
-  MUSTER_CHECK(comm.all_reduce<double>(losses));
-  MUSTER_CHECK(comm.all_reduce<std::int64_t>(counts));
+  MUSTER_CHECK(world.all_reduce<double>(losses));
+  MUSTER_CHECK(world.all_reduce<std::int64_t>(counts));
   double sum = 0;
   for (const double loss : losses) sum += loss;
   Evaluation out{.windows = windows, .tokens = counts[0], .bytes = static_cast<std::uint64_t>(counts[1])};

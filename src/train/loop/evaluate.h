@@ -5,7 +5,7 @@
 
 #include "train/comm/comm.h"
 #include "train/data/loader.h"
-#include "train/model/model.h"
+#include "train/pipeline/pipeline.h"
 
 namespace muster::train {
 
@@ -17,9 +17,16 @@ struct Evaluation {
   std::uint64_t bytes = 0;
 };
 
-// Collective. Up to `windows_max` windows, evenly spread, `rows` at a time; the ranks share them. The same
-// bits for any number of ranks.
-Result<Evaluation> evaluate(Model& model, const Loader& loader, std::uint64_t windows_max, std::uint64_t rows,
-                            Comm& comm);
+// Which of the windows this rank computes, and whether it is the one of the ranks that compute the same
+// windows whose loss is taken: on the last stage.
+struct EvaluationPart {
+  int part = 0, parts = 1;
+  bool counts = true;
+};
+
+// Collective over `world`. Up to `windows_max` windows, evenly spread, `rows` at a time. Every part does as
+// many passes as the others, as a pass may be collective, too. The same bits for any number of parts.
+Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, std::uint64_t windows_max,
+                            std::uint64_t rows, const EvaluationPart& mine, Comm& world);
 
 }  // namespace muster::train

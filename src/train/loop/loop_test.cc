@@ -60,6 +60,48 @@ TEST(Bitwise, ZeroOneIsDataParallel) {
   }
 }
 
+// Everything that only moves numbers, or computes the same ones again, against the same micro-batches on one
+// rank. (Not so: tensor and sequence parallelism, and sums over shards before those over micro-batches.)
+TEST(Bitwise, LayoutsThatOnlyMoveNumbersAreOneRank) {
+  const auto data = tokens();
+  struct Case {
+    int ranks, node_ranks;
+    std::vector<std::string> settings;
+  };
+  for (const char* tied : {"model.tied=false", "model.tied=true"}) {
+    const std::vector<std::string> common = {tied, "model.layers=4", "train.batch=12"};
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.end(), common.begin(), common.end());
+      return tiny(more);
+    };
+    const Trace alone = run_alone({.config = with({}), .train = &data});
+    ASSERT_EQ(alone.error, "");
+    for (const auto& [ranks, node_ranks, settings] : std::vector<Case>{
+             {1, 0, {"train.activation_checkpointing=full"}},
+             {1, 0, {"train.activation_checkpointing=selective"}},
+             {3, 0, {"mesh.pp=3"}},
+             {3, 0, {"mesh.pp=3", "mesh.schedule=gpipe", "train.activation_checkpointing=full"}},
+             {4, 0, {"mesh.pp=4", "mesh.stage_layers=1,1,1,1"}},
+             {6, 0, {"mesh.zero=1"}},
+             {6, 0, {"mesh.shard=6"}},
+             {6, 2, {"mesh.shard=6", "mesh.gather=hierarchical"}},
+             {6, 0, {"mesh.replica=6", "mesh.shard=1", "train.activation_checkpointing=selective"}}}) {
+      const auto traces = run_ranks(ranks, [&](int) {
+        return RunOptions{.config = with(settings), .train = &data, .node_ranks = node_ranks};
+      });
+      for (const Trace& rank : traces)
+        EXPECT_TRUE(rank == alone) << rank.error << " " << tied << " " << join(settings, " ");
+    }
+    // Pipelines of replicas that share the optimizer's state, and shards of replicas: as without either.
+    const auto replicas = run_ranks(3, [&](int) { return RunOptions{.config = with({}), .train = &data}; });
+    for (const auto& settings : {std::vector<std::string>{"mesh.pp=2", "mesh.zero=1"}, {"mesh.pp=2"}}) {
+      for (const Trace& rank :
+           run_ranks(6, [&](int) { return RunOptions{.config = with(settings), .train = &data}; }))
+        EXPECT_TRUE(rank == replicas[0]) << rank.error << " " << tied << " " << join(settings, " ");
+    }
+  }
+}
+
 TEST(Bitwise, ARunAgainIsTheSame) {
   const auto data = tokens();
   const RunOptions options{.config = tiny(), .train = &data};
@@ -107,116 +149,6 @@ TEST(Bitwise, TwoGlooProcessesAreOneProcessWithTwoMicroBatches) {
   }
 }
 
-// Every tensor of the newest checkpoint in a folder, whole.
-std::map<std::string, std::vector<double>> tensors_in(const std::string& folder) {
-  auto latest = latest_checkpoint(folder, OnDamage::refuse);
-  EXPECT_TRUE(latest && latest->reader) << folder;
-  std::map<std::string, std::vector<double>> tensors;
-  for (const TensorInfo& info : latest->reader->info().tensors) {
-    auto& values = tensors[info.name];
-    values.resize(info.numel());
-    EXPECT_TRUE(latest->reader->read(whole_slice(info.name, whole_box(info.shape)),
-                                     std::as_writable_bytes(std::span(values))));
-  }
-  return tensors;
-}
-
-// The trajectory gate: ten steps in fp64 at a small learning rate, every layout against one rank.
-TEST(Layout, HasTheTrajectoryOfOneRank) {
-  const auto data = tokens();
-  const auto run = [&](std::vector<std::string> layout, int ranks) {
-    for (const char* text : {"train.steps=10", "optim.lr=0.001", "optim.clip=0.05", "train.batch=8"})
-      layout.emplace_back(text);
-    return run_ranks(
-        ranks, [&](int) { return RunOptions{.config = tiny(layout), .train = &data, .dtype = Dtype::f64}; });
-  };
-  struct Case {
-    const char* name;
-    int ranks;
-    std::vector<std::string> layout;
-  };
-  for (const char* tied : {"model.tied=false", "model.tied=true"}) {
-    const Trace alone = run({tied}, 1)[0];
-    ASSERT_EQ(alone.error, "");
-    for (const auto& [name, ranks, layout] :
-         {Case{"tp2", 2, {"mesh.tp=2"}}, Case{"tp2-sp", 2, {"mesh.tp=2", "mesh.sequence_parallel=true"}},
-          Case{"dp2-tp2-zero1", 4, {"mesh.tp=2", "mesh.zero=1"}},
-          Case{"dp4-tp2-sp-zero1", 8, {"mesh.tp=2", "mesh.zero=1", "mesh.sequence_parallel=true"}}}) {
-      auto settings = layout;
-      settings.emplace_back(tied);
-      for (const Trace& trace : run(settings, ranks)) {
-        ASSERT_EQ(trace.error, "") << name;
-        for (std::size_t step = 0; step < alone.losses.size(); ++step) {
-          EXPECT_NEAR(trace.losses[step], alone.losses[step], 1e-12 * alone.losses[step]) << name << step;
-          EXPECT_NEAR(trace.norms[step], alone.norms[step], 1e-12 * alone.norms[step]) << name << step;
-        }
-      }
-    }
-  }
-}
-
-// What a layout has saved is what it held, and what another one takes up is what was saved: each rank's part
-// element by element.
-TEST(Layout, CheckpointsAreCutAnew) {
-  const auto data = tokens();
-  struct Layout {
-    int ranks;
-    std::vector<std::string> settings;
-  };
-  const std::vector<Layout> layouts = {
-      {1, {}}, {2, {"mesh.tp=2"}}, {4, {"mesh.tp=2", "mesh.zero=1"}}, {3, {"mesh.zero=1"}}};
-  const auto run = [&](const Layout& layout, const std::string& folder, int steps,
-                       std::function<void(Trainer&)> look) {
-    auto settings = layout.settings;
-    for (const char* text :
-         {"train.micro_batch=1", "checkpoint.every=0", "train.batch=12", "model.tied=true"})
-      settings.emplace_back(text);
-    settings.push_back("checkpoint.dir=" + folder);
-    for (const Trace& trace : run_ranks(layout.ranks, [&](int) {
-           return RunOptions{.config = tiny(settings),
-                             .train = &data,
-                             .stop = after(steps, true),
-                             .prepare = look,
-                             .steps_only = false,
-                             .dtype = Dtype::f64};
-         }))
-      EXPECT_EQ(trace.error, "");
-  };
-  for (const Layout& from : layouts) {
-    const TempDir folder;
-    run(from, folder.path(), 1, {});
-    for (const Layout& to : layouts) {
-      const auto saved = tensors_in(folder.path());
-      std::atomic<int> elements = 0;
-      run(to, folder.path(), 1, [&](Trainer& trainer) {
-        const ParamTable& table = trainer.model().table();
-        const auto first = trainer.optimizer().first_moment().as<double>();
-        const Range owned = trainer.optimizer().range();
-        for (const Param& param : table.params()) {
-          const auto& whole = saved.at(param.name);
-          const auto& moment = saved.at("optimizer.first_moment." + param.name);
-          const auto mine =
-              trainer.model().parameters().as<double>({param.offset, param.offset + param.numel});
-          const std::int64_t columns = param.shape.size() == 2 ? param.shape[1] : param.numel;
-          const std::int64_t global_columns = ParamTable(table.config()).at(param.name).shape.back();
-          for (std::int64_t i = 0; i < param.numel; ++i) {
-            const std::int64_t row = param.shape.size() == 2 ? i / columns + param.box.start[0] : 0;
-            const auto at =
-                static_cast<std::size_t>(row * global_columns + i % columns + param.box.start.back());
-            ASSERT_EQ(mine[static_cast<std::size_t>(i)], whole[at]) << param.name << " " << i;
-            const std::int64_t flat = param.offset + i;
-            if (flat < owned.begin || flat >= owned.end) continue;
-            ASSERT_EQ(first[static_cast<std::size_t>(flat - owned.begin)], moment[at])
-                << param.name << " " << i;
-            ++elements;
-          }
-        }
-      });
-      EXPECT_GE(elements, parameter_count(*preset("tiny")) / 2);
-    }
-  }
-}
-
 TEST(Run, ReportsInLinesAndLeavesAModel) {
   const auto data = tokens(), held_out = tokens(3, 500);
   const TempDir folder;
@@ -233,7 +165,8 @@ TEST(Run, ReportsInLinesAndLeavesAModel) {
   const auto matches = [&](const char* pattern) {
     return testing::Contains(testing::ContainsRegex(pattern));
   };
-  EXPECT_THAT(lines, matches("^start ranks=3 replica=3 tp=1 zero=0 parameters=[0-9]+ steps=8 batch=6"));
+  EXPECT_THAT(lines,
+              matches("^start ranks=3 pp=1 replica=3 shard=1 tp=1 zero=0 parameters=[0-9]+ steps=8 batch=6"));
   EXPECT_THAT(lines,
               matches("^eval step=0 split=held-out loss=[0-9.]+ bits_per_byte=[0-9.]+ tokens=160 bytes=480"));
   EXPECT_THAT(
@@ -288,7 +221,9 @@ TEST(Evaluation, IsTheSameForAnyNumberOfRanks) {
         ModelConfig config = *preset("tiny", 64);
         auto model = Model::create(config);
         model->init_parameters(1);
-        results[rank] = *evaluate(*model, *loader, 11, 2, *comms[rank]);
+        Pipeline pipeline(*model, nullptr, PipelineSchedule::gpipe);
+        results[rank] =
+            *evaluate(pipeline, *loader, 11, 2, {.part = comms[rank]->rank(), .parts = size}, *comms[rank]);
         comms[rank].reset();
       });
     }
@@ -338,7 +273,8 @@ TEST(Faults, AGradientThatIsNotFiniteNamesRankAndParameter) {
   });
   for (const Trace& trace : traces) {
     EXPECT_THAT(trace.error,
-                testing::ContainsRegex("step 1: the gradient of rank 1 .model[a-z0-9_.]+. is not finite"));
+                testing::ContainsRegex("step 1: the gradient is not finite; it began in the gradient of "
+                                       "[a-z0-9_.]+ on rank 1; nothing was updated"));
     EXPECT_TRUE(trace.losses.empty());
   }
 }

@@ -207,7 +207,7 @@ Result<void> write_model(const std::string& folder, const Model& model, const Co
   const auto described = describe();
   CheckpointInfo weights = info;
   weights.tensors = state_tensors(model.table(), model.dtype(), false);
-  const auto slices = state_slices(model, nullptr, {0, model.table().numel()});
+  const auto slices = state_slices(model, nullptr, model.parameters().pieces());
   MUSTER_CHECK(save_checkpoint(folder, weights, slices, writer, copy));
   MUSTER_CHECK(described);
   return copy.rank() == 0 ? remove_checkpoints(folder, {info.step}, INT64_MAX) : Result<void>{};

@@ -125,6 +125,7 @@ Result<Outcome> train(const RankOptions& options) {
                               .validation = held_out.get(),
                               .comm = joined.comm.get(),
                               .writer = {.node = options.place.node, .local_rank = options.place.local_rank},
+                              .node_ranks = options.place.local_world,
                               .accepted = options.accepted,
                               .machine = machine_description(options.gemm_path, threads),
                               .say = say,

@@ -10,32 +10,33 @@ constexpr char kSecondMoment[] = "optimizer.second_moment.";
 
 const char* dtype_name(Dtype dtype) { return dtype == Dtype::f32 ? "F32" : "F64"; }
 
-// Elements `range` of the flat parameters as slices of tensors named with `prefix`; of those, `take` is told
-// the parameter, the slice and where it lies, counted from element `origin`.
+// The pieces of the flat parameters as slices of tensors named with `prefix`; of each, `take` is told the
+// parameter, the slice and its range of the layout.
 template <typename Take>
-Result<void> for_slices(const ParamTable& table, const std::string& prefix, Range range, std::int64_t origin,
+Result<void> for_slices(const ParamTable& table, const std::string& prefix, std::span<const Range> pieces,
                         Take take) {
   for (const Param& param : table.params()) {
-    const Range part{std::max(range.begin, param.offset), std::min(range.end, param.offset + param.numel)};
-    if (part.begin >= part.end) continue;
-    const Slice slice{prefix + param.name, param.box, {part.begin - param.offset, part.end - param.offset}};
-    MUSTER_CHECK(take(param, slice, Range{part.begin - origin, part.end - origin}));
+    for (const Range part : within(pieces, {param.offset, param.offset + param.numel})) {
+      MUSTER_CHECK(take(
+          param, Slice{prefix + param.name, param.box, {part.begin - param.offset, part.end - param.offset}},
+          part));
+    }
   }
   return {};
 }
 
-void append_slices(const ParamTable& table, const FlatBuffer& buffer, const std::string& prefix, Range range,
-                   std::int64_t origin, std::vector<TensorSlice>& out) {
+void append_slices(const ParamTable& table, const FlatBuffer& buffer, const std::string& prefix,
+                   std::span<const Range> pieces, std::vector<TensorSlice>& out) {
   const auto append = [&](const Param& param, const Slice& slice, Range where) -> Result<void> {
     if (table.owns(param)) out.push_back({slice, buffer.bytes(where)});
     return {};
   };
-  static_cast<void>(for_slices(table, prefix, range, origin, append));
+  static_cast<void>(for_slices(table, prefix, pieces, append));
 }
 
-Result<void> read_range(Reader& reader, const ParamTable& table, const std::string& prefix, Range range,
-                        std::int64_t origin, FlatBuffer& buffer) {
-  return for_slices(table, prefix, range, origin, [&](const Param&, const Slice& slice, Range where) {
+Result<void> read_held(Reader& reader, const ParamTable& table, const std::string& prefix,
+                       FlatBuffer& buffer) {
+  return for_slices(table, prefix, buffer.pieces(), [&](const Param&, const Slice& slice, Range where) {
     return reader.read(slice, buffer.bytes(where));
   });
 }
@@ -59,14 +60,14 @@ std::vector<TensorInfo> state_tensors(const ParamTable& table, Dtype dtype, bool
   return tensors;
 }
 
-std::vector<TensorSlice> state_slices(const Model& model, const AdamW* optimizer, Range range) {
+std::vector<TensorSlice> state_slices(const Model& model, const AdamW* optimizer,
+                                      std::span<const Range> pieces) {
   const ParamTable& table = model.table();
   std::vector<TensorSlice> slices;
-  append_slices(table, model.parameters(), "", range, 0, slices);
+  append_slices(table, model.parameters(), "", pieces, slices);
   if (optimizer != nullptr) {
-    const std::int64_t origin = optimizer->range().begin;
-    append_slices(table, optimizer->first_moment(), kFirstMoment, range, origin, slices);
-    append_slices(table, optimizer->second_moment(), kSecondMoment, range, origin, slices);
+    append_slices(table, optimizer->first_moment(), kFirstMoment, pieces, slices);
+    append_slices(table, optimizer->second_moment(), kSecondMoment, pieces, slices);
   }
   return slices;
 }
@@ -91,11 +92,10 @@ Result<void> check_tensors(const Reader& reader, const std::vector<TensorInfo>& 
 Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer) {
   const ParamTable& table = model.table();
   MUSTER_CHECK(check_tensors(reader, state_tensors(table, model.dtype(), optimizer != nullptr)));
-  MUSTER_CHECK(read_range(reader, table, "", {0, table.numel()}, 0, model.parameters()));
+  MUSTER_CHECK(read_held(reader, table, "", model.parameters()));
   if (optimizer == nullptr) return {};
-  const Range owned = optimizer->range();
-  MUSTER_CHECK(read_range(reader, table, kFirstMoment, owned, owned.begin, optimizer->first_moment()));
-  MUSTER_CHECK(read_range(reader, table, kSecondMoment, owned, owned.begin, optimizer->second_moment()));
+  MUSTER_CHECK(read_held(reader, table, kFirstMoment, optimizer->first_moment()));
+  MUSTER_CHECK(read_held(reader, table, kSecondMoment, optimizer->second_moment()));
   optimizer->set_steps(reader.info().step);
   return {};
 }
@@ -114,7 +114,7 @@ void read_weights(const hf::Weights& weights, Model& model) {
     std::ranges::copy(values, parameters.as<double>(where).begin());
     return {};
   };
-  static_cast<void>(for_slices(table, "", {0, table.numel()}, 0, read));
+  static_cast<void>(for_slices(table, "", parameters.pieces(), read));
 }
 
 }  // namespace muster::train

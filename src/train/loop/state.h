@@ -16,11 +16,12 @@ namespace muster::train {
 // The global tensors of a checkpoint; without an optimizer, those of a finished model.
 std::vector<TensorInfo> state_tensors(const ParamTable& table, Dtype dtype, bool with_optimizer);
 
-// The slices of them that lie in `range` of the flat parameters and that this part of the model owns.
-// `optimizer` may be null; else it must own that range. They point into the buffers.
-std::vector<TensorSlice> state_slices(const Model& model, const AdamW* optimizer, Range range);
+// The slices of them that lie in `pieces` of the flat parameters and that this part of the model owns.
+// `optimizer` may be null; else it must own those pieces. They point into the buffers.
+std::vector<TensorSlice> state_slices(const Model& model, const AdamW* optimizer,
+                                      std::span<const Range> pieces);
 
-// Reads parameters, and if `optimizer` is not null the moments of the range that it owns. corrupt or
+// Reads the parameters held, and if `optimizer` is not null the moments of what it owns. corrupt or
 // failed_precondition if names or shapes do not fit the model.
 Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer);
 

@@ -63,16 +63,41 @@ inline std::string text_of(const FlatBuffer& buffer) {
   return {reinterpret_cast<const char*>(buffer.data()), buffer.bytes().size()};
 }
 
-// Collective where the optimizer's state is cut over the ranks.
+// A digest of every element of the state, by tensor and place: the same for every layout that has the same
+// bits, and another if copies of an element differ. Collective.
 inline std::string digest_of(Trainer& trainer, Comm& comm) {
-  std::string all = text_of(trainer.model().parameters());
+  const ParamTable& table = trainer.model().table();
   const AdamW& optimizer = trainer.optimizer();
-  const bool cut = optimizer.range().size() < trainer.model().table().numel();
-  for (const FlatBuffer* moment : {&optimizer.first_moment(), &optimizer.second_moment()}) {
-    if (!cut) all += text_of(*moment);
-    if (cut) all += join(comm.gather_text(text_of(*moment)).value(), "");
+  const ParamTable whole(table.config());
+  std::string mine;
+  const auto add = [&](const char* kind, const FlatBuffer& buffer, const Param& param) {
+    const Slice global = whole_slice(param.name, whole_box(whole.at(param.name).shape));
+    const auto width = static_cast<std::size_t>(size_of(buffer.dtype()));
+    for (const Range part : within(buffer.pieces(), {param.offset, param.offset + param.numel})) {
+      const Slice slice{param.name, param.box, {part.begin - param.offset, part.end - param.offset}};
+      for (const Run& run : intersect(global, slice)) {
+        const auto bytes = buffer.bytes(Range{part.begin + run.b, part.begin + run.b + run.count});
+        const std::string_view chars(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+        for (std::int64_t i = 0; i < run.count; ++i) {
+          mine += kind + param.name + " " + std::to_string(run.a + i) + " " +
+                  crypto::hex(chars.substr(static_cast<std::size_t>(i) * width, width)) + "\n";
+        }
+      }
+    }
+  };
+  for (const Param& param : table.params()) {
+    add("w ", std::as_const(trainer.model()).parameters(), param);
+    add("m ", optimizer.first_moment(), param);
+    add("v ", optimizer.second_moment(), param);
   }
-  return crypto::hex(crypto::sha256(all));
+  const auto all = comm.gather_text(mine).value();
+  std::set<std::string_view> elements;
+  for (const std::string& text : all) {
+    for (const auto line : split(text, '\n')) elements.insert(line);
+  }
+  std::string joined;
+  for (const auto line : elements) joined += line;
+  return crypto::hex(crypto::sha256(joined));
 }
 
 struct RunOptions {
@@ -84,6 +109,7 @@ struct RunOptions {
   std::set<std::string> accepted = {};
   bool steps_only = true;  // step() alone, else run()
   Dtype dtype = Dtype::f32;
+  int node_ranks = 0;
 };
 
 inline Trace run_on(Comm& comm, const RunOptions& options) {
@@ -94,6 +120,7 @@ inline Trace run_on(Comm& comm, const RunOptions& options) {
                                   .validation = options.validation,
                                   .comm = &comm,
                                   .writer = {.node = comm.rank(), .local_rank = 0},
+                                  .node_ranks = options.node_ranks,
                                   .accepted = options.accepted,
                                   .machine = {},
                                   .dtype = options.dtype,
@@ -119,25 +146,31 @@ inline Trace run_on(Comm& comm, const RunOptions& options) {
   } else {
     trace.error = outcome.error().message;
   }
-  if (trace.error.empty() || options.config.zero == 0) trace.state = digest_of(**trainer, comm);
+  trace.state = digest_of(**trainer, comm);
   return trace;
 }
 
-// One trace a rank.
-inline std::vector<Trace> run_ranks(int size, const std::function<RunOptions(int)>& options) {
+// What `run` gives on each of `size` threads.
+template <typename T, typename Run>
+std::vector<T> on_ranks(int size, Run run) {
   ThreadWorld world(size);
   std::vector<std::unique_ptr<Comm>> comms;
   for (int rank = 0; rank < size; ++rank) comms.push_back(std::make_unique<Comm>("world", world.join(rank)));
-  std::vector<Trace> traces(static_cast<std::size_t>(size));
+  std::vector<T> results(static_cast<std::size_t>(size));
   std::vector<std::jthread> threads;
   for (std::size_t rank = 0; rank < comms.size(); ++rank) {
     threads.emplace_back([&, rank] {
-      traces[rank] = run_on(*comms[rank], options(static_cast<int>(rank)));
+      results[rank] = run(*comms[rank]);
       comms[rank].reset();
     });
   }
   threads.clear();
-  return traces;
+  return results;
+}
+
+// One trace a rank.
+inline std::vector<Trace> run_ranks(int size, const std::function<RunOptions(int)>& options) {
+  return on_ranks<Trace>(size, [&](Comm& comm) { return run_on(comm, options(comm.rank())); });
 }
 
 inline Trace run_alone(const RunOptions& options) {

@@ -1,20 +1,19 @@
 #include "train/loop/trainer.h"
 
-#include <unistd.h>
-
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 
-#include "base/crypto.h"
-#include "base/file.h"
 #include "base/text.h"
 #include "train/ckpt/saver.h"
+#include "train/loop/checks.h"
 #include "train/loop/evaluate.h"
+#include "train/loop/groups.h"
 #include "train/loop/model_folder.h"
 #include "train/loop/state.h"
-#include "train/shard/data_parallel.h"
+#include "train/pipeline/pipeline.h"
+#include "train/shard/sharded_weights.h"
 
 namespace muster::train {
 namespace {
@@ -32,57 +31,12 @@ std::string format(const char* pattern, Args... args) {
   return line;
 }
 
-// What every rank must agree on before the first step.
-std::string fingerprint(const TrainerParts& parts) {
-  json::Object values = to_json(parts.config);
-  for (const char* key : {"model.from", "data.train", "data.validation", "data.tokenizer", "output.dir",
-                          "checkpoint.dir", "run.threads"}) {
-    values.erase(key);  // may be other paths on other nodes
-  }
-  values["data"] = parts.train->description();
-  values["held_out"] = parts.validation != nullptr ? parts.validation->description() : json::Object{};
-  return json::dump(values);
-}
-
-Result<void> check_agreement(const TrainerParts& parts) {
-  MUSTER_TRY(const auto all, parts.comm->gather_text(fingerprint(parts)));
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    MUSTER_TRY(const json::Object first, json::parse_object(all[0]));
-    MUSTER_TRY(const json::Object other, json::parse_object(all[rank]));
-    std::string differences;
-    for (const auto& [key, value] : first) {
-      const auto* there = other.if_contains(key);
-      if (there != nullptr && *there == value) continue;
-      differences += "; " + std::string(key) + " is " + json::dump(value) + " on rank 0, " +
-                     (there != nullptr ? json::dump(*there) : "absent") + " on rank " + std::to_string(rank);
-    }
-    return fail(ErrorCode::failed_precondition, "the ranks do not run the same thing" + differences);
-  }
-  return {};
-}
-
-// A folder that will be written to much later: an unusable one should end the run before its first step.
-Result<void> check_folder(const char* key, const std::string& folder, int rank) {
-  if (folder.empty()) return {};
-  const auto named = [&](const Error& error) {
-    return tl::unexpected(error.with_context(std::string(key) + " = " + folder));
-  };
-  if (const auto made = make_directories(folder); !made) return named(made.error());
-  const std::string probe = folder + "/.writable-" + std::to_string(rank);
-  if (const auto written = write_file_atomic(probe, ""); !written) return named(written.error());
-  ::unlink(probe.c_str());
-  return {};
-}
-
-Result<void> check_tokenizer(const std::string& path, const std::string& hash) {
-  if (path.empty()) return {};
-  MUSTER_TRY(const std::string model, read_file(path));
-  const auto own = crypto::hex(crypto::sha256(model));
-  if (own == hash) return {};
-  return fail(ErrorCode::failed_precondition,
-              "data.tokenizer = " + path + " is tokenizer " + own + ", data.train is made with " + hash +
-                  "; give the tokenizer.model that muster-data tokenize used");
+ShardPlace shard_place(const Mesh& mesh, bool zero, int rank) {
+  return {.shards = mesh.extent(Axis::shard),
+          .shard = mesh.coordinate(Axis::shard, rank),
+          .replicas = mesh.extent(Axis::replica),
+          .replica = mesh.coordinate(Axis::replica, rank),
+          .zero = zero};
 }
 
 std::uint64_t bytes_of(std::span<const TensorSlice> slices) {
@@ -91,44 +45,49 @@ std::uint64_t bytes_of(std::span<const TensorSlice> slices) {
   return sum;
 }
 
-// The groups that a rank works in.
-struct Groups {
-  Mesh mesh;
-  std::unique_ptr<Comm> tp;     // other parts of the model, the same part of the batch
-  std::unique_ptr<Comm> batch;  // the same part of the model, other parts of the batch
-};
-
-Groups make_groups(const Mesh& mesh, Comm& world) {
-  return {.mesh = mesh,
-          .tp = world.subgroup("tp", mesh.group(Axis::tp, world.rank())),
-          .batch = world.subgroup("batch", mesh.batch_group(world.rank()))};
+// The part of the model that this rank computes with.
+Result<Model> make_model(const Config& config, const Groups& groups, const ShardPlace& place, Dtype dtype) {
+  MUSTER_TRY(const auto stages, stage_layers(config, groups.stages->size()));
+  MUSTER_TRY(const Recompute recompute, parse_recompute(config.recompute));
+  const ModelOptions options{.dtype = dtype,
+                             .tp = groups.tp.get(),
+                             .sequence_parallel = config.sequence_parallel,
+                             .layers = stages[static_cast<std::size_t>(groups.stages->rank())],
+                             .recompute = recompute};
+  if (place.shards == 1) return Model::create(config.model, options);
+  return Model::create(
+      std::make_unique<ShardedWeights>(ParamTable(config.model, part_of(config.model, options)), dtype, place,
+                                       groups.gather()),
+      options);
 }
 
 }  // namespace
 
 class Trainer::Impl {
  public:
-  Impl(TrainerParts parts, Groups groups, Model model, Loader loader, std::optional<Loader> held_out,
-       BatchPart share)
+  Impl(TrainerParts parts, Groups groups, Model model, const ShardPlace& place, PipelineSchedule order,
+       Loader loader, std::optional<Loader> held_out, BatchPart share)
       : parts_(std::move(parts)),
         config_(parts_.config),
         comm_(*parts_.comm),
         groups_(std::move(groups)),
         model_(std::move(model)),
-        replicas_(model_.table(), static_cast<int>(config_.zero), *groups_.batch),
+        pipeline_(model_, groups_.stages.get(), order),
+        replicas_(model_.table(), place, groups_.replicas()),
         optimizer_(model_.table(), parts_.dtype,
                    {.beta1 = config_.beta1,
                     .beta2 = config_.beta2,
                     .eps = config_.eps,
                     .weight_decay = config_.weight_decay},
-                   replicas_.owned()),
+                   replicas_.placement().owned()),
         schedule_{.peak = config_.lr,
                   .warmup = config_.warmup,
                   .steps = config_.steps,
                   .final_ratio = config_.lr > 0 ? config_.min_lr / config_.lr : 1.0},
         loader_(loader),
         held_out_(held_out),
-        share_(share) {}
+        share_(share),
+        samples_(share.count) {}
 
   Result<void> start();
   Result<Outcome> run();
@@ -137,6 +96,7 @@ class Trainer::Impl {
   std::int64_t steps_done() const { return step_; }
   Model& model() { return model_; }
   const AdamW& optimizer() const { return optimizer_; }
+  const DataParallel& replicas() const { return replicas_; }
 
  private:
   struct Sums {
@@ -148,13 +108,13 @@ class Trainer::Impl {
   void say(const std::string& line) const {
     if (comm_.rank() == 0 && parts_.say) parts_.say(line);
   }
-  Result<void> check_ends();
   Result<void> resume(Reader& reader);
   Result<StepResult> accumulate();
+  bool counts(int rank) const;
   Result<double> gradient_norm();
+  Result<void> count_blocks();
   Result<Sums> exchange(const StepResult& mine);
-  tl::unexpected<Error> not_finite();
-  std::string culprit_parameter() const;
+  tl::unexpected<Error> not_finite(const std::string& what);
   Result<void> evaluate_now();
   Result<void> save();
   Result<void> finish_save();
@@ -170,14 +130,16 @@ class Trainer::Impl {
   Comm& comm_;  // all ranks
   Groups groups_;
   Model model_;
+  Pipeline pipeline_;
   DataParallel replicas_;
   AdamW optimizer_;
   Schedule schedule_;
   Loader loader_;
   std::optional<Loader> held_out_;
   BatchPart share_;
-  Samples samples_;
-  std::optional<Saver> saver_;  // with checkpoint.dir
+  std::vector<Range> stage_blocks_;  // of all stages' blocks, those of each
+  std::vector<Samples> samples_;     // a micro-batch each
+  std::optional<Saver> saver_;       // with checkpoint.dir
 
   std::int64_t step_ = 0;       // done
   std::uint64_t consumed_ = 0;  // samples
@@ -187,29 +149,10 @@ class Trainer::Impl {
   std::int64_t mark_step_ = 0;
 };
 
-// What is needed only at the end, looked at before the first step; an error of one rank ends all.
-Result<void> Trainer::Impl::check_ends() {
-  const auto check = [&]() -> Result<void> {
-    if (parts_.writer.local_rank == 0)
-      MUSTER_CHECK(check_folder("checkpoint.dir", config_.checkpoint_dir, comm_.rank()));
-    if (comm_.rank() != 0) return {};
-    MUSTER_CHECK(check_folder("output.dir", config_.output_dir, 0));
-    if (config_.output_dir.empty()) return {};
-    return check_tokenizer(config_.tokenizer, parts_.train->tokenizer_hash());
-  };
-  const auto mine = check();
-  MUSTER_TRY(const auto all, comm_.gather_text(mine ? "" : mine.error().message));
-  MUSTER_CHECK(mine);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].empty())
-      return fail(ErrorCode::failed_precondition, "rank " + std::to_string(rank) + ": " + all[rank]);
-  }
-  return {};
-}
-
 // Restores the newest checkpoint or initialises.
 Result<void> Trainer::Impl::start() {
-  MUSTER_CHECK(check_ends());
+  MUSTER_CHECK(count_blocks());
+  MUSTER_CHECK(check_ends(parts_));
   const std::string& folder = config_.checkpoint_dir;
   std::optional<Reader> reader;
   if (!folder.empty()) {
@@ -225,7 +168,8 @@ Result<void> Trainer::Impl::start() {
                      .keep = Keep{.last = config_.checkpoint_keep, .every = config_.checkpoint_keep_every},
                      .stall_limit = Millis(static_cast<std::int64_t>(config_.timeout_s * 1000))},
         comm_);
-    MUSTER_CHECK(saver_->reserve(bytes_of(state_slices(model_, &optimizer_, replicas_.written()))));
+    MUSTER_CHECK(
+        saver_->reserve(bytes_of(state_slices(model_, &optimizer_, replicas_.placement().written()))));
   }
   if (reader) return resume(*reader);
   if (config_.checkpoint_resume == "required") {
@@ -283,20 +227,25 @@ Result<void> Trainer::Impl::resume(Reader& reader) {
 
 // The micro-batches of this rank; gradients add up in the model.
 Result<StepResult> Trainer::Impl::accumulate() {
-  StepResult sum;
-  model_.start_accumulation();
+  std::vector<Batch> micros;
   for (std::uint64_t i = 0; i < share_.count; ++i) {
-    MUSTER_CHECK(loader_.samples(consumed_ + share_.first + i * share_.micro, share_.micro, samples_));
-    MUSTER_TRY(const StepResult one,
-               model_.forward_backward({.tokens = samples_.tokens,
-                                        .targets = samples_.targets,
-                                        .rows = static_cast<std::int64_t>(share_.micro),
-                                        .sequence = static_cast<std::int64_t>(loader_.sequence())}));
-    sum.loss_sum += one.loss_sum;
-    sum.tokens += one.tokens;
+    Samples& samples = samples_[i];
+    MUSTER_CHECK(loader_.samples(consumed_ + share_.first + i * share_.micro, share_.micro, samples));
+    micros.push_back({.tokens = samples.tokens,
+                      .targets = samples.targets,
+                      .rows = static_cast<std::int64_t>(share_.micro),
+                      .sequence = static_cast<std::int64_t>(loader_.sequence())});
   }
+  model_.start_accumulation();
+  MUSTER_TRY(const StepResult sum, pipeline_.run(micros));
   MUSTER_CHECK(model_.finish_accumulation());
   return sum;
+}
+
+// Whether this rank's loss is the one to count of those of its pipeline and tensor-parallel group.
+bool Trainer::Impl::counts(int rank) const {
+  const Mesh& mesh = groups_.mesh;
+  return mesh.coordinate(Axis::tp, rank) == 0 && mesh.coordinate(Axis::pp, rank) == mesh.extent(Axis::pp) - 1;
 }
 
 // Loss, tokens, requests to stop and states of the save in flight of all ranks, in rank order.
@@ -307,67 +256,77 @@ Result<Trainer::Impl::Sums> Trainer::Impl::exchange(const StepResult& mine) {
   std::vector<double> all(own.size() * static_cast<std::size_t>(comm_.size()));
   MUSTER_CHECK(comm_.all_gather<double>(own, all));
   Sums sums;
-  for (std::size_t rank = 0; rank * own.size() < all.size(); ++rank) {
-    const double* of = &all[rank * own.size()];
-    if (!std::isfinite(of[0])) {
-      return fail(ErrorCode::failed_precondition,
-                  "step " + std::to_string(step_ + 1) + ": the loss of rank " + std::to_string(rank) +
-                      " is " + format("%g", of[0]) +
-                      "; nothing was updated, the last checkpoint is good. A lower optim.lr or a "
-                      "longer optim.warmup may help");
-    }
+  std::string wrong;
+  for (int rank = 0; rank < comm_.size(); ++rank) {
+    const double* of = &all[static_cast<std::size_t>(rank) * own.size()];
+    if (!std::isfinite(of[0]) && wrong.empty())
+      wrong = "the loss of rank " + std::to_string(rank) + " is " + format("%g", of[0]);
     sums.stop = sums.stop || of[2] != 0;
     sums.saver_ready = sums.saver_ready && of[3] != 0;
-    // The ranks of a tensor-parallel group all have the same.
-    if (groups_.mesh.coordinate(Axis::tp, static_cast<int>(rank)) != 0) continue;
+    if (!counts(rank)) continue;
     sums.loss += of[0];
     sums.tokens += static_cast<std::int64_t>(of[1]);
   }
+  if (!wrong.empty()) return not_finite(wrong);
   return sums;
 }
 
-std::string Trainer::Impl::culprit_parameter() const {
-  const auto finite = [&](const Param& param) {
-    const Range range{param.offset, param.offset + param.numel};
-    const auto all_finite = [](auto values) {
-      for (const auto value : values) {
-        if (!std::isfinite(value)) return false;
-      }
-      return true;
-    };
-    return parts_.dtype == Dtype::f32 ? all_finite(model_.gradients().as<float>(range))
-                                      : all_finite(model_.gradients().as<double>(range));
-  };
-  for (const Param& param : model_.table().params()) {
-    if (!finite(param)) return param.name;
-  }
-  return "";
-}
-
-// The summed gradient is not finite. Which rank made it so is found by computing this step once more: no cost
-// in a run that goes well.
-tl::unexpected<Error> Trainer::Impl::not_finite() {
-  std::string where;
-  if (accumulate()) {
-    if (const auto all = comm_.gather_text(culprit_parameter())) {
-      for (std::size_t rank = 0; rank < all->size(); ++rank) {
-        if (!(*all)[rank].empty()) where += " of rank " + std::to_string(rank) + " (" + (*all)[rank] + ")";
-      }
+// Where it began is found by computing this step once more, on all ranks: no cost in a run that goes well.
+tl::unexpected<Error> Trainer::Impl::not_finite(const std::string& what) {
+  model_.watch(true);
+  static_cast<void>(accumulate());  // its loss and gradients are of no use
+  const Model::NotFinite mine = model_.not_finite();
+  // As text, so that the least comes first by its characters.
+  const std::string report =
+      mine.where.empty()
+          ? ""
+          : (mine.backward ? "b" : "a") + format("%08lld", static_cast<long long>(mine.order)) + mine.where;
+  std::string least, ranks;
+  if (const auto all = comm_.gather_text(report)) {
+    for (const std::string& text : *all) {
+      if (!text.empty() && (least.empty() || text < least)) least = text;
+    }
+    for (std::size_t rank = 0; rank < all->size(); ++rank) {
+      if (!least.empty() && (*all)[rank] == least)
+        ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
     }
   }
-  if (where.empty()) where = ", as summed over the ranks,";
+  std::string where = ": every rank's own numbers are finite, their sum is not";
+  if (!least.empty()) {
+    where = std::string("; it began in the ") + (least[0] == 'b' ? "gradient of " : "output of ") +
+            least.substr(9) + " on rank " + ranks;
+  }
   return fail(ErrorCode::failed_precondition,
-              "step " + std::to_string(step_ + 1) + ": the gradient" + where +
-                  " is not finite; nothing was updated, the last checkpoint is good. A "
-                  "lower optim.lr or a longer optim.warmup may help");
+              "step " + std::to_string(step_ + 1) + ": " + what + where +
+                  "; nothing was updated, the last checkpoint is good. A lower optim.lr or a longer "
+                  "optim.warmup may help");
 }
 
-// The global norm: each tensor-parallel part's sum of squares, added in the order of the parts.
+// The global norm: the sums over blocks of all stages, in the order of the layers; then those of the
+// tensor-parallel parts, in their order.
 Result<double> Trainer::Impl::gradient_norm() {
-  MUSTER_TRY(const double mine, replicas_.square_sum(model_.gradients()));
+  MUSTER_TRY(const auto mine, replicas_.squares(model_.gradients()));
+  std::vector<double> all(static_cast<std::size_t>(stage_blocks_.back().end));
+  const Range own = stage_blocks_[static_cast<std::size_t>(groups_.stages->rank())];
+  std::ranges::copy(mine, all.begin() + own.begin);
+  MUSTER_CHECK(groups_.stages->all_gather<double>(all, stage_blocks_));
+  const double sum = ordered_sum(all);
   std::vector<double> parts(static_cast<std::size_t>(groups_.tp->size()));
-  MUSTER_CHECK(groups_.tp->all_gather<double>(std::span(&mine, 1), parts));
+  MUSTER_CHECK(groups_.tp->all_gather<double>(std::span(&sum, 1), parts));
   return std::sqrt(ordered_sum(parts));
+}
+
+// How many blocks each stage has.
+Result<void> Trainer::Impl::count_blocks() {
+  const auto mine = static_cast<std::int64_t>(model_.table().blocks().size());
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(groups_.stages->size()));
+  MUSTER_CHECK(groups_.stages->all_gather<std::int64_t>(std::span(&mine, 1), counts));
+  std::int64_t end = 0;
+  for (const std::int64_t count : counts) {
+    stage_blocks_.push_back({end, end + count});
+    end += count;
+  }
+  return {};
 }
 
 Result<Trainer::StepReport> Trainer::Impl::step() {
@@ -376,7 +335,7 @@ Result<Trainer::StepReport> Trainer::Impl::step() {
   FlatBuffer& gradients = model_.gradients();
   MUSTER_CHECK(replicas_.reduce(gradients));
   MUSTER_TRY(const double norm, gradient_norm());
-  if (!std::isfinite(norm)) return not_finite();
+  if (!std::isfinite(norm)) return not_finite("the gradient is not finite");
   const std::int64_t tokens = std::max<std::int64_t>(1, sums.tokens);
   const StepReport report{.loss = sums.loss / static_cast<double>(tokens),
                           .gradient_norm = norm / static_cast<double>(tokens),
@@ -408,8 +367,12 @@ Result<void> Trainer::Impl::evaluate_now() {
   if (!held_out_) return {};
   const auto start = SteadyClock::now();
   MUSTER_TRY(const Evaluation e,
-             evaluate(model_, *held_out_, static_cast<std::uint64_t>(config_.eval_windows),
-                      static_cast<std::uint64_t>(config_.micro_batch), *groups_.batch));
+             evaluate(pipeline_, *held_out_, static_cast<std::uint64_t>(config_.eval_windows),
+                      static_cast<std::uint64_t>(config_.micro_batch),
+                      {.part = groups_.mesh.batch_index(comm_.rank()),
+                       .parts = groups_.mesh.batch_size(),
+                       .counts = counts(comm_.rank())},
+                      comm_));
   say(format("eval step=%lld split=held-out loss=%.4f bits_per_byte=%.4f tokens=%lld bytes=%llu",
              static_cast<long long>(step_), e.loss, e.bits_per_byte, static_cast<long long>(e.tokens),
              static_cast<unsigned long long>(e.bytes)));
@@ -423,7 +386,9 @@ CheckpointInfo Trainer::Impl::info() const {
           .tokenizer_hash = parts_.train->tokenizer_hash(),
           .config = to_json(config_),
           .layout = {{"world", comm_.size()},
+                     {"pp", groups_.mesh.extent(Axis::pp)},
                      {"replica", groups_.mesh.extent(Axis::replica)},
+                     {"shard", groups_.mesh.extent(Axis::shard)},
                      {"tp", groups_.mesh.extent(Axis::tp)},
                      {"zero", config_.zero}},
           .machine = parts_.machine,
@@ -436,7 +401,7 @@ Result<void> Trainer::Impl::save() {
   if (!saver_ || saved_step_ == step_) return {};
   const auto start = SteadyClock::now();
   MUSTER_CHECK(finish_save());
-  MUSTER_CHECK(saver_->start(info(), state_slices(model_, &optimizer_, replicas_.written())));
+  MUSTER_CHECK(saver_->start(info(), state_slices(model_, &optimizer_, replicas_.placement().written())));
   saved_step_ = step_;
   mark_ += SteadyClock::now() - start;
   return {};
@@ -457,8 +422,8 @@ void Trainer::Impl::say_saved(const std::optional<SaveReport>& report) const {
 
 Result<void> Trainer::Impl::finish() {
   Result<void> written;
-  if (!config_.output_dir.empty() && groups_.batch->rank() == 0) {
-    written = write_model(config_.output_dir, model_, config_, info(), parts_.writer, *groups_.tp);
+  if (!config_.output_dir.empty() && groups_.mesh.coordinate(Axis::replica, comm_.rank()) == 0) {
+    written = write_model(config_.output_dir, model_, config_, info(), parts_.writer, *groups_.copy);
     if (written) say("model step=" + std::to_string(step_) + " path=" + config_.output_dir);
   }
   MUSTER_TRY(const auto answers, comm_.gather_text(written ? "" : written.error().message));
@@ -483,13 +448,14 @@ tl::unexpected<Error> Trainer::Impl::step_failed(const Error& error) {
 
 Result<Outcome> Trainer::Impl::run() {
   say(format(
-      "start ranks=%d replica=%d tp=%d zero=%lld parameters=%lld steps=%lld batch=%lld micro_batch=%lld "
+      "start ranks=%d pp=%d replica=%d shard=%d tp=%d zero=%lld parameters=%lld steps=%lld batch=%lld "
+      "micro_batch=%lld "
       "sequence=%lld windows=%llu",
-      comm_.size(), groups_.mesh.extent(Axis::replica), groups_.mesh.extent(Axis::tp),
-      static_cast<long long>(config_.zero), static_cast<long long>(parameter_count(config_.model)),
-      static_cast<long long>(config_.steps), static_cast<long long>(config_.batch),
-      static_cast<long long>(config_.micro_batch), static_cast<long long>(config_.sequence),
-      static_cast<unsigned long long>(loader_.windows())));
+      comm_.size(), groups_.mesh.extent(Axis::pp), groups_.mesh.extent(Axis::replica),
+      groups_.mesh.extent(Axis::shard), groups_.mesh.extent(Axis::tp), static_cast<long long>(config_.zero),
+      static_cast<long long>(parameter_count(config_.model)), static_cast<long long>(config_.steps),
+      static_cast<long long>(config_.batch), static_cast<long long>(config_.micro_batch),
+      static_cast<long long>(config_.sequence), static_cast<unsigned long long>(loader_.windows())));
   MUSTER_CHECK(evaluate_now());
   mark_ = SteadyClock::now();
   mark_step_ = step_;
@@ -541,7 +507,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create(TrainerParts parts) {
                                                 mesh.batch_size(), mesh.batch_index(parts.comm->rank())));
   const auto sequence = static_cast<std::uint64_t>(config.sequence),
              seed = static_cast<std::uint64_t>(config.seed);
-  MUSTER_TRY(const Loader loader, Loader::create(*parts.train, sequence, seed));
+  MUSTER_TRY(const Loader loader, Loader::create(*parts.train, sequence, seed, config.ignored_token));
   std::optional<Loader> held_out;
   if (parts.validation != nullptr) {
     if (parts.validation->tokenizer_hash() != parts.train->tokenizer_hash()) {
@@ -549,15 +515,16 @@ Result<std::unique_ptr<Trainer>> Trainer::create(TrainerParts parts) {
                                                       parts.validation->tokenizer_hash() +
                                                       ", data.train with " + parts.train->tokenizer_hash());
     }
-    auto held = Loader::create(*parts.validation, sequence, seed);
+    auto held = Loader::create(*parts.validation, sequence, seed, config.ignored_token);
     if (!held) return tl::unexpected(held.error().with_context("data.validation"));
     held_out = *held;
   }
-  auto groups = make_groups(mesh, *parts.comm);
-  MUSTER_TRY(Model model,
-             Model::create(config.model, parts.dtype, {groups.tp.get(), config.sequence_parallel}));
-  auto impl =
-      std::make_unique<Impl>(std::move(parts), std::move(groups), std::move(model), loader, held_out, share);
+  MUSTER_TRY(const PipelineSchedule order, parse_schedule(config.schedule));
+  MUSTER_TRY(auto groups, make_groups(config, mesh, *parts.comm, parts.node_ranks));
+  const ShardPlace place = shard_place(mesh, config.zero == 1, parts.comm->rank());
+  MUSTER_TRY(Model model, make_model(config, groups, place, parts.dtype));
+  auto impl = std::make_unique<Impl>(std::move(parts), std::move(groups), std::move(model), place, order,
+                                     loader, held_out, share);
   MUSTER_CHECK(impl->start());
   return std::unique_ptr<Trainer>(new Trainer(std::move(impl)));
 }
@@ -569,5 +536,6 @@ Result<Trainer::StepReport> Trainer::step() { return impl_->step(); }
 std::int64_t Trainer::steps_done() const { return impl_->steps_done(); }
 Model& Trainer::model() { return impl_->model(); }
 const AdamW& Trainer::optimizer() const { return impl_->optimizer(); }
+const DataParallel& Trainer::replicas() const { return impl_->replicas(); }
 
 }  // namespace muster::train

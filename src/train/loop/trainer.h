@@ -1,12 +1,14 @@
-// The training run of one rank: data and tensor parallel (mesh.replica, mesh.tp); with mesh.zero = 1 a rank
-// holds a part of the optimizer's state only.
+// The training run of one rank, which has a place in each axis of the mesh: a stage of a pipeline (mesh.pp),
+// a replica (mesh.replica; with mesh.zero = 1 a part of the optimizer's state only), a piece of each
+// parameter (mesh.shard), a cut of each tensor (mesh.tp).
 //
 // A step: forward and backward of this rank's micro-batches, which add up the gradient of the *sum* of token
 // losses; one exchange of loss, token count and requests to stop; the gradient summed over ranks in fp32;
 // divided once by the global count of tokens, clipped by the global norm; AdamW. So n ranks with one
 // micro-batch each give the bits of one rank with n.
 //
-// A loss or gradient that is not finite ends the run before the update and names step, rank and parameter.
+// A loss or gradient that is not finite ends the run before the update and names step, rank, and the layer or
+// parameter where it began.
 // One thread a Trainer; all ranks make the same calls.
 #pragma once
 
@@ -22,6 +24,7 @@
 #include "train/mesh/mesh.h"
 #include "train/model/model.h"
 #include "train/optim/adamw.h"
+#include "train/shard/data_parallel.h"
 
 namespace muster::train {
 
@@ -31,6 +34,7 @@ struct TrainerParts {
   const TokenStream* validation = nullptr;  // may be null
   Comm* comm = nullptr;                     // all ranks
   Writer writer;                            // node and local rank
+  int node_ranks = 0;                       // ranks on each node; 0: not known
   std::set<std::string> accepted;           // --accept
   json::Object machine;                     // CPU kind, threads, library
   Dtype dtype = Dtype::f32;
@@ -64,6 +68,7 @@ class Trainer {
   std::int64_t steps_done() const;
   Model& model();
   const AdamW& optimizer() const;
+  const DataParallel& replicas() const;
 
  private:
   class Impl;

@@ -1,5 +1,6 @@
 #include "train/mesh/mesh.h"
 
+#include <algorithm>
 #include <string>
 
 #include "base/assert.h"
@@ -20,6 +21,18 @@ std::string_view to_string(Axis axis) {
   return "?";
 }
 
+namespace {
+
+std::string divisors(int number) {
+  std::string text;
+  for (int d = 1; d <= number; ++d) {
+    if (number % d == 0) text += (text.empty() ? "" : ", ") + std::to_string(d);
+  }
+  return text;
+}
+
+}  // namespace
+
 Result<Mesh> Mesh::create(int world, MeshShape shape) {
   if (world < 1)
     return fail(ErrorCode::invalid_argument,
@@ -31,11 +44,6 @@ Result<Mesh> Mesh::create(int world, MeshShape shape) {
     if (axis == Axis::replica && extent == 0) continue;
     const std::string name = "mesh." + std::string(to_string(axis)) + " = " + std::to_string(extent);
     if (extent < 1) return fail(ErrorCode::invalid_argument, name + ": at least 1 is needed");
-    if ((axis == Axis::pp || axis == Axis::shard) && extent > 1) {
-      return fail(
-          ErrorCode::unsupported,
-          name + ": this version has data (mesh.replica) and tensor parallelism (mesh.tp); set it to 1");
-    }
     others *= extent;
   }
   auto& replica = extents[static_cast<std::size_t>(Axis::replica)];
@@ -44,10 +52,17 @@ Result<Mesh> Mesh::create(int world, MeshShape shape) {
     others *= replica;
   }
   if (others != world) {
+    const long long copy = others / std::max(replica, 1);  // ranks of one copy of the model
+    const std::string fits = world % copy == 0
+                                 ? "mesh.replica = " + std::to_string(world / copy) + " would fit"
+                                 : std::to_string(copy) +
+                                       " ranks make one copy of the model, so the ranks must be a "
+                                       "multiple of that, or mesh.pp x mesh.shard x mesh.tp a "
+                                       "divisor of them: " +
+                                       divisors(world);
     return fail(ErrorCode::invalid_argument, "the mesh has " + std::to_string(others) +
-                                                 " places, the world " + std::to_string(world) +
-                                                 " ranks; leave mesh.replica out to take what is there, and "
-                                                 "let the other extents divide the ranks");
+                                                 " places, the world " + std::to_string(world) + " ranks; " +
+                                                 fits);
   }
   return Mesh(extents);
 }
@@ -83,6 +98,16 @@ std::vector<int> Mesh::batch_group(int rank) const {
       ranks.push_back(shard);
   }
   return ranks;
+}
+
+Result<int> Mesh::shards_on_node(int node_ranks) const {
+  const int shard = extent(Axis::shard), tp = extent(Axis::tp), group = shard * tp;
+  if (node_ranks % group == 0) return shard;
+  if (node_ranks % tp == 0 && group % node_ranks == 0) return node_ranks / tp;
+  return fail(ErrorCode::invalid_argument,
+              "mesh.shard x mesh.tp = " + std::to_string(shard) + " x " + std::to_string(tp) +
+                  " ranks do not tile nodes of " + std::to_string(node_ranks) +
+                  ": one must be a multiple of the other, and the node of mesh.tp");
 }
 
 int Mesh::batch_index(int rank) const {

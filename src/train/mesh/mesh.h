@@ -29,8 +29,8 @@ struct MeshShape {
 
 class Mesh {
  public:
-  // invalid_argument: an extent below 1, or the extents do not multiply to `world`. unsupported: pp or shard
-  // above 1, which this version cannot do.
+  // invalid_argument: an extent below 1, or the extents do not multiply to `world`; the message names replica
+  // counts that would fit.
   static Result<Mesh> create(int world, MeshShape shape = {});
 
   int world() const;
@@ -46,6 +46,10 @@ class Mesh {
   // The ranks that hold the same part of the model as `rank` and compute other parts of the batch, itself
   // included, in order of batch_index().
   std::vector<int> batch_group(int rank) const;
+
+  // How many ranks of one shard group are on a node of `node_ranks` ranks (consecutive, as agents number
+  // them): what a gather in two levels is cut by. invalid_argument: shard x tp ranks do not tile the nodes.
+  Result<int> shards_on_node(int node_ranks) const;
 
  private:
   explicit Mesh(std::array<int, 4> extents) : extents_(extents) {}

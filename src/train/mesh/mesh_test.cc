@@ -29,6 +29,31 @@ TEST(Mesh, TensorParallelRanksAreNeighbours) {
   EXPECT_EQ(mesh->coordinate(Axis::tp, 3), 1);
 }
 
+TEST(Mesh, StagesAreFarthestApartAndShardsNearTheTensorParallelRanks) {
+  const auto mesh = Mesh::create(24, {.pp = 2, .shard = 3, .tp = 2});
+  ASSERT_TRUE(mesh);
+  EXPECT_EQ(mesh->extent(Axis::replica), 2);
+  EXPECT_EQ(mesh->group(Axis::pp, 5), (std::vector<int>{5, 17}));
+  EXPECT_EQ(mesh->group(Axis::replica, 5), (std::vector<int>{5, 11}));
+  EXPECT_EQ(mesh->group(Axis::shard, 5), (std::vector<int>{1, 3, 5}));
+  EXPECT_EQ(mesh->batch_group(5), (std::vector<int>{1, 3, 5, 7, 9, 11}));
+  EXPECT_EQ(mesh->batch_index(17), 2);
+}
+
+TEST(Mesh, ShardGroupsTileNodes) {
+  const auto mesh = Mesh::create(24, {.shard = 6, .tp = 2});
+  ASSERT_TRUE(mesh);
+  EXPECT_EQ(*mesh->shards_on_node(12), 6);  // a group on one node
+  EXPECT_EQ(*mesh->shards_on_node(24), 6);
+  EXPECT_EQ(*mesh->shards_on_node(4), 2);  // three nodes
+  EXPECT_EQ(*mesh->shards_on_node(2), 1);
+  for (const int ranks : {3, 8, 5}) {
+    ASSERT_FALSE(mesh->shards_on_node(ranks)) << ranks;
+    EXPECT_NE(mesh->shards_on_node(ranks).error().message.find("6 x 2 ranks do not tile nodes of"),
+              std::string::npos);
+  }
+}
+
 TEST(Mesh, RefusesWhatItCannotDo) {
   struct Case {
     int world;
@@ -38,8 +63,11 @@ TEST(Mesh, RefusesWhatItCannotDo) {
   };
   const Case cases[] = {
       {0, {}, ErrorCode::invalid_argument, "a world of 0 ranks"},
-      {4, {.pp = 2}, ErrorCode::unsupported, "mesh.pp = 2"},
-      {4, {.shard = 2}, ErrorCode::unsupported, "mesh.shard = 2"},
+      {6,
+       {.pp = 4},
+       ErrorCode::invalid_argument,
+       "or mesh.pp x mesh.shard x mesh.tp a divisor of them: 1, 2, 3, 6"},
+      {12, {.pp = 2, .replica = 4, .shard = 2}, ErrorCode::invalid_argument, "mesh.replica = 3 would fit"},
       {5, {.tp = 2}, ErrorCode::invalid_argument, "the mesh has 4 places, the world 5 ranks"},
       {4, {.tp = 0}, ErrorCode::invalid_argument, "mesh.tp = 0"},
       {4, {.replica = -1}, ErrorCode::invalid_argument, "mesh.replica = -1"},

@@ -1,5 +1,6 @@
-// One flat, zero-filled array of fp32 or fp64, 64-byte aligned: all parameters, gradients or optimizer
-// moments.
+// Elements of a flat layout (ParamTable), fp32 or fp64: parameters, gradients or optimizer moments, all of
+// them or the pieces of them that a rank holds. Zero-filled at first, 64-byte aligned; the pieces stand one
+// behind the other. Ranges are given in the layout's coordinates, whatever is held.
 //
 // Owned by whoever made it, movable, not copyable. No libtorch: collectives and checkpoints take its bytes.
 // Threads may use disjoint ranges at the same time.
@@ -8,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/assert.h"
 #include "train/model/params.h"
@@ -17,7 +19,9 @@ namespace muster::train {
 class FlatBuffer {
  public:
   FlatBuffer() = default;
-  FlatBuffer(std::int64_t numel, Dtype dtype);
+  FlatBuffer(std::int64_t numel, Dtype dtype) : FlatBuffer(std::vector<Range>{{0, numel}}, dtype) {}
+  // Pieces in order, without overlap.
+  FlatBuffer(std::vector<Range> pieces, Dtype dtype);
   FlatBuffer(FlatBuffer&& other) noexcept { swap(other); }
   FlatBuffer& operator=(FlatBuffer&& other) noexcept {
     swap(other);
@@ -25,13 +29,16 @@ class FlatBuffer {
   }
   ~FlatBuffer();
 
-  std::int64_t numel() const { return numel_; }
+  std::span<const Range> pieces() const { return pieces_; }
+  std::int64_t numel() const { return numel_; }  // held
   Dtype dtype() const { return dtype_; }
   std::byte* data() { return data_; }
   const std::byte* data() const { return data_; }
 
+  // Everything held.
   std::span<std::byte> bytes() { return {data_, byte_count()}; }
   std::span<const std::byte> bytes() const { return {data_, byte_count()}; }
+  // A range must lie in one piece, or be empty.
   std::span<std::byte> bytes(Range range);
   std::span<const std::byte> bytes(Range range) const;
 
@@ -43,18 +50,15 @@ class FlatBuffer {
   }
   template <typename T>
   std::span<const T> as() const {
-    check<T>();
-    return {reinterpret_cast<const T*>(data_), static_cast<std::size_t>(numel_)};
+    return const_cast<FlatBuffer*>(this)->as<T>();
   }
   template <typename T>
   std::span<T> as(Range range) {
-    MUSTER_ASSERT(0 <= range.begin && range.begin <= range.end && range.end <= numel_);
-    return as<T>().subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size()));
+    return as<T>().subspan(offset_of(range), static_cast<std::size_t>(range.size()));
   }
   template <typename T>
   std::span<const T> as(Range range) const {
-    MUSTER_ASSERT(0 <= range.begin && range.begin <= range.end && range.end <= numel_);
-    return as<T>().subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size()));
+    return const_cast<FlatBuffer*>(this)->as<T>(range);
   }
 
   void fill_zero();
@@ -66,8 +70,11 @@ class FlatBuffer {
     MUSTER_ASSERT((dtype_ == Dtype::f32 && sizeof(T) == 4) || (dtype_ == Dtype::f64 && sizeof(T) == 8));
   }
   std::size_t byte_count() const { return static_cast<std::size_t>(numel_ * size_of(dtype_)); }
+  std::size_t offset_of(Range range) const;  // in elements, of the first
   void swap(FlatBuffer& other) noexcept;
 
+  std::vector<Range> pieces_;
+  std::vector<std::int64_t> offsets_;  // of each piece in the buffer
   std::byte* data_ = nullptr;
   std::int64_t numel_ = 0;
   Dtype dtype_ = Dtype::f32;

@@ -17,54 +17,7 @@ static_assert(kIgnoredTarget == kernels::kIgnored);
 
 using detail::Shape;
 using detail::Weight;
-
-ModelPart part_of_rank(const ModelConfig& config, const TensorParallel& tensor_parallel) {
-  ModelPart part = whole_model(config);
-  if (tensor_parallel.group != nullptr) {
-    part.tp_rank = tensor_parallel.group->rank();
-    part.tp = tensor_parallel.group->size();
-  }
-  return part;
-}
-
-at::Tensor view(FlatBuffer& buffer, std::int64_t offset, std::vector<std::int64_t> shape) {
-  return at::from_blob(buffer.data() + offset * size_of(buffer.dtype()), shape,
-                       detail::scalar_type(buffer.dtype()));
-}
-
-// A tensor of the table, or several that follow each other, as one matrix.
-class Views {
- public:
-  Views(const ParamTable& table, FlatBuffer& parameters, FlatBuffer& gradients)
-      : table_(table), parameters_(parameters), gradients_(gradients) {}
-
-  Weight of(const std::string& name) const { return joined({name}); }
-
-  Weight joined(const std::vector<std::string>& names) const {
-    const Param& first = table_.at(names.front());
-    std::vector<std::int64_t> shape = first.shape;
-    std::int64_t end = first.offset + first.numel;
-    for (std::size_t i = 1; i < names.size(); ++i) {
-      const Param& next = table_.at(names[i]);
-      MUSTER_ASSERT(next.offset == end && next.shape[1] == shape[1]);
-      shape[0] += next.shape[0];
-      end += next.numel;
-    }
-    return {view(parameters_, first.offset, shape), view(gradients_, first.offset, shape)};
-  }
-
-  // The tied head: the embedding's values, a gradient of its own in the tail.
-  Weight tied_head() const {
-    const Param& embedding = table_.params().front();
-    return {view(parameters_, embedding.offset, embedding.shape),
-            view(gradients_, table_.numel(), embedding.shape)};
-  }
-
- private:
-  const ParamTable& table_;
-  FlatBuffer& parameters_;
-  FlatBuffer& gradients_;
-};
+using NameList = std::vector<std::string>;
 
 Result<void> check_values(std::span<const std::int64_t> values, std::string_view what, std::int64_t lowest,
                           std::int64_t vocab) {
@@ -109,99 +62,311 @@ std::string gib(double bytes) { return std::to_string(std::llround(bytes / (1 <<
 
 // Memory is overcommitted: without this look, a model that is too large would be killed while it is being
 // cleared.
-Result<void> check_memory(const ModelConfig& config, int tp, Dtype dtype) {
-  const std::int64_t count = parameter_count(config), tail = config.tied ? config.vocab * config.width : 0;
-  const double needed = static_cast<double>((2 * count + tail) * size_of(dtype)) / tp;
+Result<void> check_memory(const ModelConfig& config, const ModelOptions& options) {
+  const PartSize size = part_size(config, part_of(config, options));
+  const auto needed =
+      static_cast<double>(size.parameters + size.gradients) * static_cast<double>(size_of(options.dtype));
   const double present =
       static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
   if (needed <= present) return {};
-  return fail(ErrorCode::resource_exhausted, "a model of " + std::to_string(count) + " parameters needs " +
-                                                 gib(needed) +
+  return fail(ErrorCode::resource_exhausted, "a model of " + std::to_string(parameter_count(config)) +
+                                                 " parameters needs " + gib(needed) +
                                                  " for parameters and gradients; this machine has " +
                                                  gib(present) + ". Choose a smaller model");
 }
 
 template <typename T>
 void init_all(const ParamTable& table, FlatBuffer& parameters, std::uint64_t seed) {
-  at::parallel_for(
-      0, static_cast<std::int64_t>(table.blocks().size()), 8, [&](std::int64_t begin, std::int64_t end) {
-        for (const Range block :
-             table.blocks().subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin))) {
-          const auto behind = std::ranges::upper_bound(table.params(), block.begin, {}, &Param::offset);
-          const Param& param = *(behind - 1);
-          init_param<T>(table.config(), param, seed, block.begin - param.offset, parameters.as<T>(block));
-        }
-      });
+  const auto blocks = table.blocks();
+  const auto init = [&](Range range) {
+    const auto behind = std::ranges::upper_bound(table.params(), range.begin, {}, &Param::offset);
+    const Param& param = *(behind - 1);
+    init_param<T>(table.config(), param, seed, range.begin - param.offset, parameters.as<T>(range));
+  };
+  at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), 8, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      for (const Range part : within(parameters.pieces(), blocks[static_cast<std::size_t>(i)])) init(part);
+    }
+  });
 }
 
 template <typename T>
 void fold(const ParamTable& table, FlatBuffer& gradients, Range range) {
-  const std::int64_t numel = table.params().front().numel;  // the embedding stands first
-  const Range part{std::min(range.begin, numel), std::min(range.end, numel)};
-  const auto own = gradients.as<T>(part);
-  const auto tail = gradients.as<T>({table.numel() + part.begin, table.numel() + part.end});
+  const auto own = gradients.as<T>(range);
+  const auto tail = gradients.as<T>({table.numel() + range.begin, table.numel() + range.end});
   for (std::size_t i = 0; i < tail.size(); ++i) {
     own[i] += tail[i];
     tail[i] = 0;
   }
 }
 
+bool all_finite(const at::Tensor& values) { return at::isfinite(values).all().item<bool>(); }
+
 }  // namespace
 
-Model::Detail::Detail(const ModelConfig& config, Dtype type, const TensorParallel& tensor_parallel)
-    : table(config, part_of_rank(config, tensor_parallel)),
-      dtype(type),
-      parameters(table.numel(), type),
-      gradients(table.gradient_numel(), type),
-      rotary(detail::make_rotary(config, detail::scalar_type(type))) {
-  const Views views(table, parameters, gradients);
-  const ModelConfig* c = &table.local();
-  context.seam = detail::Seam(tensor_parallel.group, tensor_parallel.sequence_parallel);
-  const Param& vocabulary = table.params().front();
-  embedding = {.table = views.of(vocabulary.name), .first = vocabulary.box.start[0]};
-  layers.reserve(static_cast<std::size_t>(config.layers));
-  for (std::int64_t i = 0; i < config.layers; ++i) {
-    const std::string at = "model.layers." + std::to_string(i) + ".";
-    const std::string attention = at + "self_attn.", mlp = at + "mlp.";
-    layers.push_back(
-        {.attention = {.config = c,
-                       .rotary = &rotary,
-                       .norm = views.of(at + "input_layernorm.weight"),
-                       .qkv = views.joined({attention + "q_proj.weight", attention + "k_proj.weight",
-                                            attention + "v_proj.weight"}),
-                       .output = views.of(attention + "o_proj.weight")},
-         .mlp = {.config = c,
-                 .norm = views.of(at + "post_attention_layernorm.weight"),
-                 .gate_up = views.joined({mlp + "gate_proj.weight", mlp + "up_proj.weight"}),
-                 .down = views.of(mlp + "down_proj.weight")},
-         .attention_saved = {},
-         .mlp_saved = {}});
+ModelPart part_of(const ModelConfig& config, const ModelOptions& options) {
+  ModelPart part = whole_model(config);
+  if (options.layers.size() > 0) part.layers = options.layers;
+  if (options.tp != nullptr) {
+    part.tp_rank = options.tp->rank();
+    part.tp = options.tp->size();
   }
-  head = {.config = c,
-          .norm = views.of("model.norm.weight"),
-          .output = config.tied ? views.tied_head() : views.of("lm_head.weight"),
-          .first = embedding.first};  // the vocabulary of both is cut alike
+  return part;
 }
 
-at::Tensor Model::Detail::forward(const std::int64_t* tokens, Shape shape) {
-  const std::int64_t rows = context.seam.rows(shape.tokens()).size();
-  at::Tensor x = embedded.shaped(detail::scalar_type(dtype), {rows, table.config().width});
-  embedding.forward(tokens, shape, x, context);
-  for (Layer& layer : layers) {
-    x = layer.attention.forward(x, shape, layer.attention_saved, context);
-    x = layer.mlp.forward(x, shape, layer.mlp_saved, context);
+Result<Recompute> parse_recompute(std::string_view name) {
+  for (const Recompute known : {Recompute::none, Recompute::selective, Recompute::full}) {
+    if (name == to_string(known)) return known;
   }
+  return fail(ErrorCode::invalid_argument, "activation checkpointing \"" + std::string(name) +
+                                               "\" does not exist; there are none, selective and full");
+}
+
+std::string_view to_string(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::none:
+      return "none";
+    case Recompute::selective:
+      return "selective";
+    case Recompute::full:
+      return "full";
+  }
+  return "?";
+}
+
+class Model::Detail::Lease {
+ public:
+  Lease(Detail& detail, Unit& unit, bool backward) : detail_(detail), unit_(unit) {
+    std::byte* values = detail.weights->acquire(unit.parameters);
+    if (backward) gradient_ = detail.weights->gradient(unit.gradients);
+    const auto type = detail::scalar_type(detail.weights->dtype());
+    const std::int64_t width = size_of(detail.weights->dtype());
+    const auto point = [&](at::Tensor& view, std::byte* unit_begin, const View& of) {
+      std::byte* place = unit_begin + of.offset * width;
+      if (!view.defined() || view.data_ptr() != place) view = at::from_blob(place, of.shape, type);
+    };
+    for (const View& view : unit.views) {
+      point(view.weight->value, values, view);
+      if (backward) point(view.weight->gradient, gradient_.data, view);
+    }
+  }
+  ~Lease() {
+    if (gradient_.data != nullptr) {
+      if (detail_.watching) detail_.look_at(unit_, gradient_.data);
+      detail_.weights->reduce(unit_.gradients);
+    }
+    detail_.weights->release(unit_.parameters);
+  }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+
+  bool fresh() const { return gradient_.fresh; }
+
+ private:
+  Detail& detail_;
+  Unit& unit_;
+  Weights::Gradient gradient_{nullptr, true};
+};
+
+// Names that follow each other in the table are one matrix.
+Model::Detail::Unit Model::Detail::unit_of(Range parameters, Range gradients,
+                                           const std::vector<std::pair<Weight*, NameList>>& list) const {
+  Unit unit{.parameters = parameters, .gradients = gradients, .views = {}};
+  for (const auto& [weight, names] : list) {
+    const Param& first = weights->table().at(names.front());
+    View view{.weight = weight, .offset = first.offset - parameters.begin, .shape = first.shape};
+    std::int64_t end = first.offset + first.numel;
+    for (std::size_t i = 1; i < names.size(); ++i) {
+      const Param& next = weights->table().at(names[i]);
+      MUSTER_ASSERT(next.offset == end && next.shape[1] == view.shape[1]);
+      view.shape[0] += next.shape[0];
+      end += next.numel;
+    }
+    unit.views.push_back(std::move(view));
+  }
+  return unit;
+}
+
+Model::Detail::Detail(std::unique_ptr<Weights> held, const ModelOptions& how)
+    : weights(std::move(held)),
+      options(how),
+      rotary(detail::make_rotary(weights->table().config(), detail::scalar_type(how.dtype))) {
+  const ParamTable& table = weights->table();
+  const ModelConfig* c = &table.local();
+  context.seam = detail::Seam(how.tp, how.sequence_parallel);
+  context.drops_cheap = how.recompute == Recompute::selective;
+  auto unit = table.units().begin();
+  const std::string embedding_name = table.params().front().name;
+  if (table.has_embedding()) {
+    embedding.first = table.params().front().box.start[0];
+    embedding_unit = unit_of(*unit, *unit, {{&embedding.table, {embedding_name}}});
+    ++unit;
+  }
+  layers.resize(static_cast<std::size_t>(c->layers));
+  for (std::size_t i = 0; i < layers.size(); ++i, ++unit) {
+    auto& [attention, mlp] = layers[i];
+    attention.config = mlp.config = c;
+    attention.rotary = &rotary;
+    const std::string at =
+        "model.layers." + std::to_string(table.part().layers.begin + static_cast<std::int64_t>(i)) + ".";
+    layer_units.push_back(unit_of(
+        *unit, *unit,
+        {{&attention.norm, {at + "input_layernorm.weight"}},
+         {&attention.qkv,
+          {at + "self_attn.q_proj.weight", at + "self_attn.k_proj.weight", at + "self_attn.v_proj.weight"}},
+         {&attention.output, {at + "self_attn.o_proj.weight"}},
+         {&mlp.norm, {at + "post_attention_layernorm.weight"}},
+         {&mlp.gate_up, {at + "mlp.gate_proj.weight", at + "mlp.up_proj.weight"}},
+         {&mlp.down, {at + "mlp.down_proj.weight"}}}));
+  }
+  if (table.has_head()) {
+    head.config = c;
+    const bool tied = table.config().tied;
+    std::vector<std::pair<Weight*, NameList>> behind = {{&head.norm, {"model.norm.weight"}}};
+    if (!tied) behind.push_back({&head.output, {"lm_head.weight"}});
+    norm_unit = unit_of(*unit, *unit, behind);
+    ++unit;
+    const Param& vocabulary = tied ? table.at("model.embed_tokens.weight") : table.at("lm_head.weight");
+    head.first = vocabulary.box.start[0];
+    const Range values{vocabulary.offset, vocabulary.offset + vocabulary.numel};
+    const Range tail{table.numel(), table.gradient_numel()};
+    if (tied)
+      tied_unit = unit_of(values, table.has_embedding() ? tail : values, {{&head.output, {vocabulary.name}}});
+  }
+  if (!weights->whole()) return;
+  // Nothing is gathered: the views stay where they are, for whoever uses the blocks alone.
+  for (std::optional<Unit>* one : {&embedding_unit, &norm_unit, &tied_unit}) {
+    if (*one) const Lease lease(*this, **one, true);
+  }
+  for (Unit& layer : layer_units) const Lease lease(*this, layer, true);
+}
+
+Model::Detail::Slot& Model::Detail::slot(int number) {
+  const auto index = static_cast<std::size_t>(number);
+  if (slots.size() <= index) slots.resize(index + 1);
+  Slot& slot = slots[index];
+  slot.outputs.resize(layers.size());
+  slot.streams.resize(layers.size() + 1);
+  if (options.recompute != Recompute::full) slot.saved.resize(layers.size());
+  return slot;
+}
+
+at::Tensor Model::Detail::stream(detail::Buffer& buffer, Shape shape) const {
+  return buffer.shaped(detail::scalar_type(weights->dtype()),
+                       {context.seam.rows(shape.tokens()).size(), weights->table().config().width});
+}
+
+void Model::Detail::run_layer(std::size_t layer, const at::Tensor& x, at::Tensor* y, LayerSaved& saved,
+                              Shape shape) {
+  at::Tensor middle = stream(saved.middle, shape);
+  layers[layer].attention.forward(x, &middle, shape, saved.attention, context);
+  layers[layer].mlp.forward(middle, y, shape, saved.mlp, context);
+}
+
+at::Tensor Model::Detail::forward(Slot& slot, const std::int64_t* tokens, Shape shape) {
+  at::Tensor x = stream(slot.input, shape);
+  if (embedding_unit) {
+    const Lease lease(*this, *embedding_unit, false);
+    embedding.forward(tokens, shape, x, context);
+  }
+  look_at(x, -1);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const Lease lease(*this, layer_units[i], false);
+    at::Tensor y = stream(slot.outputs[i], shape);
+    slot.streams[i] = x;
+    run_layer(i, x, &y, options.recompute == Recompute::full ? again : slot.saved[i], shape);
+    x = y;
+    look_at(x, static_cast<std::int64_t>(i));
+  }
+  slot.streams.back() = x;
   return x;
 }
 
-Result<Model> Model::create(const ModelConfig& config, Dtype dtype, const TensorParallel& tensor_parallel) {
+at::Tensor Model::Detail::logits(const at::Tensor& x) {
+  std::optional<Lease> tied;
+  if (tied_unit) tied.emplace(*this, *tied_unit, false);
+  const Lease lease(*this, *norm_unit, false);
+  return head.logits(x, head_saved);
+}
+
+double Model::Detail::loss(Slot& slot, const std::int64_t* targets, at::Tensor* d, Shape shape) {
+  const bool backward = d != nullptr;
+  std::optional<Lease> tied;
+  if (tied_unit) tied.emplace(*this, *tied_unit, backward);
+  const Lease lease(*this, *norm_unit, backward);
+  return head.loss(slot.streams.back(), shape, targets, head_saved, d, lease.fresh(), context);
+}
+
+// d: the gradient of the stream behind the last layer on entry, of the one into the first on return.
+void Model::Detail::backward(Slot& slot, const std::int64_t* tokens, const at::Tensor& behind, Shape shape) {
+  at::Tensor d = behind;
+  for (std::size_t i = layers.size(); i-- > 0;) {
+    const Lease lease(*this, layer_units[i], true);
+    const bool full = options.recompute == Recompute::full;
+    LayerSaved& saved = full ? again : slot.saved[i];
+    if (full) run_layer(i, slot.streams[i], nullptr, saved, shape);
+    layers[i].mlp.backward(d, shape, saved.mlp, lease.fresh(), context);
+    layers[i].attention.backward(d, shape, saved.attention, lease.fresh(), context);
+  }
+  if (embedding_unit) {
+    const Lease lease(*this, *embedding_unit, true);
+    embedding.backward(tokens, shape, d, lease.fresh(), context);
+  }
+  weights->end_micro_batch();
+}
+
+Result<void> Model::Detail::status() const {
+  MUSTER_CHECK(context.seam.status());
+  return weights->status();
+}
+
+void Model::Detail::look_at(const at::Tensor& x, std::int64_t layer) {
+  if (!watching || !found.where.empty() || all_finite(x)) return;
+  const std::int64_t global = weights->table().part().layers.begin + layer;
+  found = {.backward = false,
+           .order = global + 1,
+           .where = layer < 0 ? "model.embed_tokens" : "model.layers." + std::to_string(global)};
+}
+
+void Model::Detail::look_at(const Unit& unit, std::byte* gradient) {
+  if (!found.where.empty()) return;
+  const ParamTable& table = weights->table();
+  for (const Param& param : table.params()) {
+    const std::int64_t at = param.offset - unit.parameters.begin;
+    if (param.offset < unit.parameters.begin || param.offset >= unit.parameters.end) continue;
+    const auto values = at::from_blob(gradient + at * size_of(weights->dtype()), {param.numel},
+                                      detail::scalar_type(weights->dtype()));
+    if (all_finite(values)) continue;
+    const auto layers_behind = [&](std::int64_t layer) { return table.config().layers - layer; };
+    const auto unit_number = std::ranges::find(layer_units, unit.parameters, &Unit::parameters);
+    found = {.backward = true,
+             .order = unit_number != layer_units.end()
+                          ? layers_behind(table.part().layers.begin + (unit_number - layer_units.begin()))
+                      : unit.parameters == (embedding_unit ? embedding_unit->gradients : Range{-1, -1})
+                          ? layers_behind(-1)
+                          : 0,
+             .where = param.name};
+    return;
+  }
+}
+
+Result<Model> Model::create(const ModelConfig& config, const ModelOptions& options) {
   MUSTER_TRY(const ModelConfig checked, validated(config));
-  const int tp = tensor_parallel.group == nullptr ? 1 : tensor_parallel.group->size();
-  MUSTER_CHECK(check_tensor_parallel(checked, tp));
-  MUSTER_CHECK(check_memory(checked, tp, dtype));
+  MUSTER_CHECK(check_tensor_parallel(checked, options.tp == nullptr ? 1 : options.tp->size()));
+  MUSTER_CHECK(check_memory(checked, options));
+  try {
+    auto weights = std::make_unique<Weights>(ParamTable(checked, part_of(checked, options)), options.dtype);
+    return create(std::move(weights), options);
+  } catch (const std::exception& e) {  // bad_alloc
+    return fail(ErrorCode::resource_exhausted, std::string("no memory for the model: ") + e.what());
+  }
+}
+
+Result<Model> Model::create(std::unique_ptr<Weights> weights, const ModelOptions& options) {
+  MUSTER_ASSERT(weights->dtype() == options.dtype);
   try {
     const at::NoGradGuard no_grad;
-    return Model(std::make_unique<Detail>(checked, dtype, tensor_parallel));
+    return Model(std::make_unique<Detail>(std::move(weights), options));
   } catch (const std::exception& e) {  // bad_alloc, c10::Error
     return fail(ErrorCode::resource_exhausted, std::string("no memory for the model: ") + e.what());
   }
@@ -212,12 +377,12 @@ Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 Model::~Model() = default;
 
-const ParamTable& Model::table() const { return detail_->table; }
-Dtype Model::dtype() const { return detail_->dtype; }
-FlatBuffer& Model::parameters() { return detail_->parameters; }
-const FlatBuffer& Model::parameters() const { return detail_->parameters; }
-FlatBuffer& Model::gradients() { return detail_->gradients; }
-const FlatBuffer& Model::gradients() const { return detail_->gradients; }
+const ParamTable& Model::table() const { return detail_->weights->table(); }
+Dtype Model::dtype() const { return detail_->weights->dtype(); }
+FlatBuffer& Model::parameters() { return detail_->weights->parameters(); }
+const FlatBuffer& Model::parameters() const { return detail_->weights->parameters(); }
+FlatBuffer& Model::gradients() { return detail_->weights->gradients(); }
+const FlatBuffer& Model::gradients() const { return detail_->weights->gradients(); }
 
 void Model::init_parameters(std::uint64_t seed) {
   if (dtype() == Dtype::f32) {
@@ -227,57 +392,92 @@ void Model::init_parameters(std::uint64_t seed) {
   }
 }
 
-void Model::start_accumulation() { detail_->fresh = true; }
+void Model::start_accumulation() { detail_->weights->start_accumulation(); }
 
 Result<void> Model::check(const Batch& batch) const {
   MUSTER_CHECK(shape_of(table().config(), batch, !batch.targets.empty()));
   return {};
 }
 
-Result<StepResult> Model::forward_backward(const Batch& batch) {
+Result<void> Model::forward(int slot, const Batch& batch) {
+  MUSTER_TRY(const Shape shape, shape_of(table().config(), batch, true));
+  const at::NoGradGuard no_grad;
+  detail_->forward(detail_->slot(slot), batch.tokens.data(), shape);
+  return detail_->status();
+}
+
+Result<StepResult> Model::backward(int slot, const Batch& batch) {
   MUSTER_TRY(const Shape shape, shape_of(table().config(), batch, true));
   const at::NoGradGuard no_grad;
   Detail& d = *detail_;
-  const bool fresh = d.fresh;
-  const at::Tensor x = d.forward(batch.tokens.data(), shape);
-  at::Tensor stream = d.stream.shaped(x.scalar_type(), x.sizes());
-  const double loss = d.head.loss(x, shape, batch.targets.data(), d.head_saved, &stream, fresh, d.context);
-  for (auto layer = d.layers.rbegin(); layer != d.layers.rend(); ++layer) {
-    layer->mlp.backward(stream, shape, layer->mlp_saved, fresh, d.context);
-    layer->attention.backward(stream, shape, layer->attention_saved, fresh, d.context);
+  Detail::Slot& of = d.slot(slot);
+  at::Tensor gradient = d.stream(of.gradient, shape);
+  StepResult result;
+  if (table().has_head()) {
+    result = {.loss_sum = d.loss(of, batch.targets.data(), &gradient, shape),
+              .tokens = count_valid(batch.targets)};
   }
-  d.embedding.backward(batch.tokens.data(), shape, stream, fresh, d.context);
-  d.fresh = false;
-  MUSTER_CHECK(d.context.seam.status());
-  return StepResult{.loss_sum = loss, .tokens = count_valid(batch.targets)};
+  d.backward(of, batch.tokens.data(), gradient, shape);
+  MUSTER_CHECK(d.status());
+  return result;
 }
 
+Result<StepResult> Model::forward_backward(const Batch& batch) {
+  MUSTER_CHECK(forward(0, batch));
+  return backward(0, batch);
+}
+
+std::span<std::byte> Model::input(int slot, const Batch& batch) {
+  const at::Tensor x = detail_->stream(detail_->slot(slot).input, {batch.rows, batch.sequence});
+  return {static_cast<std::byte*>(x.data_ptr()), x.nbytes()};
+}
+
+std::span<const std::byte> Model::output(int slot) const {
+  const at::Tensor& x = detail_->slots[static_cast<std::size_t>(slot)].streams.back();
+  return {static_cast<const std::byte*>(x.data_ptr()), x.nbytes()};
+}
+
+std::span<std::byte> Model::gradient(int slot, const Batch& batch) {
+  const at::Tensor d = detail_->stream(detail_->slot(slot).gradient, {batch.rows, batch.sequence});
+  return {static_cast<std::byte*>(d.data_ptr()), d.nbytes()};
+}
+
+// The norms, held pieces of them, in one message.
 Result<void> Model::finish_accumulation() {
   Detail& d = *detail_;
   if (!d.context.seam.cuts_rows()) return {};
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> norms;
-  for (const Param& param : d.table.params()) {
-    if (param.spec->tp_axis == kNotCut) norms.push_back(view(d.gradients, param.offset, {param.numel}));
+  for (const Param& param : table().params()) {
+    if (param.spec->tp_axis != kNotCut) continue;
+    for (const Range part : within(gradients().pieces(), {param.offset, param.offset + param.numel})) {
+      norms.push_back(
+          at::from_blob(gradients().bytes(part).data(), {part.size()}, detail::scalar_type(dtype())));
+    }
   }
-  const at::Tensor all = at::cat(norms);  // one message for all of them
+  if (norms.empty()) return {};  // on all ranks of the group: they hold the same pieces
+  const at::Tensor all = at::cat(norms);
   d.context.seam.sum(all);
   std::int64_t at = 0;
   for (at::Tensor& norm : norms) {
     norm.copy_(all.narrow(0, at, norm.numel()));
     at += norm.numel();
   }
-  return d.context.seam.status();
+  return d.status();
+}
+
+Result<StepResult> Model::loss(int slot, const Batch& batch) {
+  if (!table().has_head()) return StepResult{};
+  MUSTER_TRY(const Shape shape, shape_of(table().config(), batch, true));
+  const at::NoGradGuard no_grad;
+  const double loss = detail_->loss(detail_->slot(slot), batch.targets.data(), nullptr, shape);
+  MUSTER_CHECK(detail_->status());
+  return StepResult{.loss_sum = loss, .tokens = count_valid(batch.targets)};
 }
 
 Result<StepResult> Model::evaluate(const Batch& batch) {
-  MUSTER_TRY(const Shape shape, shape_of(table().config(), batch, true));
-  const at::NoGradGuard no_grad;
-  const at::Tensor x = detail_->forward(batch.tokens.data(), shape);
-  const double loss = detail_->head.loss(x, shape, batch.targets.data(), detail_->head_saved, nullptr, false,
-                                         detail_->context);
-  MUSTER_CHECK(detail_->context.seam.status());
-  return StepResult{.loss_sum = loss, .tokens = count_valid(batch.targets)};
+  MUSTER_CHECK(forward(0, batch));
+  return loss(0, batch);
 }
 
 Result<void> Model::logits(const Batch& batch, std::span<double> out) {
@@ -290,18 +490,27 @@ Result<void> Model::logits(const Batch& batch, std::span<double> out) {
   }
   MUSTER_ASSERT(detail_->context.seam.alone());
   const at::NoGradGuard no_grad;
-  const at::Tensor x = detail_->forward(batch.tokens.data(), shape);
-  at::from_blob(out.data(), {shape.tokens(), vocab}, at::kDouble)
-      .copy_(detail_->head.logits(x, detail_->head_saved));
+  const at::Tensor x = detail_->forward(detail_->slot(0), batch.tokens.data(), shape);
+  at::from_blob(out.data(), {shape.tokens(), vocab}, at::kDouble).copy_(detail_->logits(x));
   return {};
 }
 
-void fold_tied_gradient(const ParamTable& table, FlatBuffer& gradients, Range range) {
+void Model::watch(bool on) {
+  detail_->watching = on;
+  detail_->found = {};
+}
+
+const Model::NotFinite& Model::not_finite() const { return detail_->found; }
+
+void fold_tied_gradient(const ParamTable& table, FlatBuffer& gradients, std::span<const Range> pieces) {
   if (table.gradient_numel() == table.numel()) return;
-  if (gradients.dtype() == Dtype::f32) {
-    fold<float>(table, gradients, range);
-  } else {
-    fold<double>(table, gradients, range);
+  const Range embedding{0, table.params().front().numel};  // it stands first
+  for (const Range range : within(pieces, embedding)) {
+    if (gradients.dtype() == Dtype::f32) {
+      fold<float>(table, gradients, range);
+    } else {
+      fold<double>(table, gradients, range);
+    }
   }
 }
 

@@ -38,7 +38,7 @@ Model make_model(bool tied = false, Dtype dtype = Dtype::f32) {
   at::set_num_threads(1);
   ModelConfig config = preset("tiny").value();
   config.tied = tied;
-  Model model = Model::create(config, dtype).value();
+  Model model = Model::create(config, {.dtype = dtype}).value();
   model.init_parameters(1);
   return model;
 }
@@ -132,10 +132,10 @@ TEST(Model, FoldAddsTheTailOnce) {
   const auto tail = static_cast<std::size_t>(model.table().numel());
   const float own = g[5], head = g[tail + 5];
   EXPECT_NE(head, 0.0F);
-  fold_tied_gradient(model.table(), model.gradients(), {0, model.table().numel()});
+  fold_tied_gradient(model.table(), model.gradients(), model.parameters().pieces());
   EXPECT_EQ(g[5], own + head);
   EXPECT_EQ(g[tail + 5], 0.0F);
-  fold_tied_gradient(model.table(), model.gradients(), {0, model.table().numel()});
+  fold_tied_gradient(model.table(), model.gradients(), model.parameters().pieces());
   EXPECT_EQ(g[5], own + head);
 }
 
@@ -188,7 +188,7 @@ TEST(Model, RefusesWhatMemoryCannotHold) {
                            .kv_heads = 1024,
                            .ffn = 1 << 20,
                            .max_sequence = 8};
-  EXPECT_THAT(Model::create(config, Dtype::f64).error().message,
+  EXPECT_THAT(Model::create(config, {.dtype = Dtype::f64}).error().message,
               HasSubstr("GiB for parameters and gradients; this machine has"));
 }
 

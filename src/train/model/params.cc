@@ -70,6 +70,10 @@ Param make_param(const Config& config, const ModelPart& part, const ParamSpec& s
           .spec = &spec};
 }
 
+std::int64_t numel_of(const Config& config, const ModelPart& part, const ParamSpec& spec) {
+  return make_param(config, part, spec, "", 0).numel;
+}
+
 // The degrees from 1 to `most` that divide both.
 std::string degrees(std::int64_t heads, std::int64_t kv_heads) {
   std::string text;
@@ -252,6 +256,22 @@ std::int64_t parameter_count(const ModelConfig& config) {
 
 ModelPart whole_model(const ModelConfig& config) { return {.layers = {0, config.layers}}; }
 
+PartSize part_size(const ModelConfig& config, const ModelPart& part) {
+  const bool first = part.layers.begin == 0, last = part.layers.end == config.layers;
+  PartSize size;
+  for (auto spec = std::begin(kSpecs); spec != std::end(kSpecs); ++spec) {
+    const std::int64_t one = numel_of(config, part, *spec);
+    if (per_layer(*spec)) {
+      size.parameters += one * part.layers.size();
+    } else if (spec == std::begin(kSpecs) ? first : last) {
+      const bool tail = first && config.tied && !spec->tied_to.empty();
+      (tail ? size.gradients : size.parameters) += one;
+    }
+  }
+  size.gradients += size.parameters;
+  return size;
+}
+
 Result<void> check_tensor_parallel(const ModelConfig& config, int tp) {
   if (tp >= 1 && config.heads % tp == 0 && config.kv_heads % tp == 0 && tp <= config.vocab &&
       tp <= config.ffn) {
@@ -298,6 +318,7 @@ ParamTable::ParamTable(const ModelConfig& config, const ModelPart& part)
       tail_ += here->numel;
     } else {
       const auto tied = std::ranges::find(kSpecs, spec->tied_to, &ParamSpec::pattern);
+      end_unit();
       add(*tied, std::string(tied->pattern));
       params_.back().copy = true;
     }

@@ -107,6 +107,13 @@ struct ModelPart {
 };
 ModelPart whole_model(const ModelConfig& config);
 
+// Elements of the part's flat layout, counted without a table: numel() and gradient_numel() of it.
+struct PartSize {
+  std::int64_t parameters = 0;
+  std::int64_t gradients = 0;
+};
+PartSize part_size(const ModelConfig& config, const ModelPart& part);
+
 // invalid_argument: tp does not divide the heads or the key / value heads, or exceeds the vocabulary or the
 // inner width; the message names the degrees that would do. `config` must have passed validated().
 Result<void> check_tensor_parallel(const ModelConfig& config, int tp);
@@ -135,8 +142,8 @@ class ParamTable {
     return !param.copy && (param.spec->tp_axis != kNotCut || part_.tp_rank == 0);
   }
 
-  // Units: runs of the flat buffer that are gathered and dropped together. The embedding; each layer; norm
-  // and head. Those that the part has, in order.
+  // Units: runs of the flat layout that are gathered and dropped together. The embedding; each layer; norm
+  // and head; the copy of a tied embedding. Those that the part has, in order.
   std::span<const Range> units() const { return units_; }
 
   // Gradients are laid out like parameters. A tied weight has two: the embedding's at its place, the head's

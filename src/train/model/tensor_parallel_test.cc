@@ -74,7 +74,8 @@ std::vector<Outcome> run(const Case& c) {
       at::set_num_threads(1);
       Outcome& out = outcomes[static_cast<std::size_t>(rank)];
       Comm comm("tp", std::move(transport));
-      auto model = Model::create(c.config, Dtype::f64, {&comm, c.sequence_parallel});
+      auto model = Model::create(
+          c.config, {.dtype = Dtype::f64, .tp = &comm, .sequence_parallel = c.sequence_parallel});
       if (!model) {
         out.error = model.error().message;
         return;
@@ -91,7 +92,7 @@ std::vector<Outcome> run(const Case& c) {
       out.evaluated = model->evaluate(c.micros[0].batch()).value().loss_sum;
       const ParamTable& table = model->table();
       const ParamTable whole(table.config());
-      fold_tied_gradient(table, model->gradients(), {0, table.numel()});
+      fold_tied_gradient(table, model->gradients(), model->parameters().pieces());
       for (const Param& param : table.params()) {
         place(param, whole.at(param.name).shape,
               model->gradients().as<double>({param.offset, param.offset + param.numel}),
@@ -196,9 +197,9 @@ TEST(TensorParallel, ALostRankIsAnError) {
   Comm comm("tp", world.join(0));
   {
     Comm other("tp", world.join(1));
-    ASSERT_TRUE(Model::create(config_of(4, 2, 71, 31, false), Dtype::f64, {&other, false}));
+    ASSERT_TRUE(Model::create(config_of(4, 2, 71, 31, false), {.dtype = Dtype::f64, .tp = &other}));
   }
-  Model model = Model::create(config_of(4, 2, 71, 31, false), Dtype::f64, {&comm, false}).value();
+  Model model = Model::create(config_of(4, 2, 71, 31, false), {.dtype = Dtype::f64, .tp = &comm}).value();
   model.init_parameters(1);
   const Micro micro = make_micro(1, 2, 8, 71);
   const auto lost = model.forward_backward(micro.batch());

@@ -84,18 +84,13 @@ const Param& param_of(const ParamTable& table, const Range& block) {
 
 }  // namespace
 
-AdamW::AdamW(const ParamTable& table, Dtype dtype, const AdamWOptions& options, Range range)
-    : table_(&table),
-      options_(options),
-      range_(range),
-      first_(range.size(), dtype),
-      second_(range.size(), dtype) {
-  static_cast<void>(blocks_in(table, range));  // the cut is checked here, once
+AdamW::AdamW(const ParamTable& table, Dtype dtype, const AdamWOptions& options, std::vector<Range> pieces)
+    : table_(&table), options_(options), first_(pieces, dtype), second_(std::move(pieces), dtype) {
+  for (const Range& piece : first_.pieces()) static_cast<void>(blocks_in(table, piece));  // checks the cut
 }
 
 void AdamW::step(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate,
                  double gradient_scale) {
-  MUSTER_ASSERT(parameters.numel() == table_->numel() && gradients.numel() >= table_->numel());
   ++steps_;
   if (first_.dtype() == Dtype::f32) {
     update<float>(parameters, gradients, learning_rate, gradient_scale);
@@ -119,20 +114,22 @@ void AdamW::update(FlatBuffer& parameters, const FlatBuffer& gradients, double l
   Factors<T> decayed = plain;
   decayed.keep = static_cast<T>(1 - learning_rate * options_.weight_decay);
 
-  const auto blocks = blocks_in(*table_, range_);
-  T* p = parameters.as<T>().data();
-  const T* g = gradients.as<T>().data();
-  T* m = first_.as<T>().data() - range_.begin;
-  T* v = second_.as<T>().data() - range_.begin;
-  at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), kBlocksPerTask,
-                   [&](std::int64_t begin, std::int64_t end) {
-                     for (std::int64_t i = begin; i < end; ++i) {
-                       const Range& block = blocks[static_cast<std::size_t>(i)];
-                       const Factors<T>& factors = param_of(*table_, block).spec->decay ? decayed : plain;
-                       run_update(p + block.begin, g + block.begin, m + block.begin, v + block.begin,
-                                  block.size(), factors);
-                     }
-                   });
+  for (const Range& piece : first_.pieces()) {
+    const auto blocks = blocks_in(*table_, piece);
+    T* p = parameters.as<T>(piece).data() - piece.begin;
+    const T* g = gradients.as<T>(piece).data() - piece.begin;
+    T* m = first_.as<T>(piece).data() - piece.begin;
+    T* v = second_.as<T>(piece).data() - piece.begin;
+    at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), kBlocksPerTask,
+                     [&](std::int64_t begin, std::int64_t end) {
+                       for (std::int64_t i = begin; i < end; ++i) {
+                         const Range& block = blocks[static_cast<std::size_t>(i)];
+                         const Factors<T>& factors = param_of(*table_, block).spec->decay ? decayed : plain;
+                         run_update(p + block.begin, g + block.begin, m + block.begin, v + block.begin,
+                                    block.size(), factors);
+                       }
+                     });
+  }
 }
 
 double Schedule::at(std::int64_t step) const {
@@ -144,19 +141,24 @@ double Schedule::at(std::int64_t step) const {
   return low + (peak - low) * 0.5 * (1 + std::cos(std::numbers::pi * part));
 }
 
-std::vector<double> block_squares(const ParamTable& table, const FlatBuffer& gradients, Range range) {
-  const auto blocks = blocks_in(table, range);
-  std::vector<double> sums(blocks.size());
-  at::parallel_for(
-      0, static_cast<std::int64_t>(blocks.size()), kBlocksPerTask, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) {
-          const Range& block = blocks[static_cast<std::size_t>(i)];
-          if (!table.owns(param_of(table, block))) continue;
-          sums[static_cast<std::size_t>(i)] =
-              gradients.dtype() == Dtype::f32 ? run_squares(gradients.as<float>(block).data(), block.size())
-                                              : run_squares(gradients.as<double>(block).data(), block.size());
-        }
-      });
+std::vector<double> block_squares(const ParamTable& table, const FlatBuffer& gradients,
+                                  std::span<const Range> pieces) {
+  std::vector<double> sums(table.blocks().size());
+  const auto square = [&](Range block) {
+    return gradients.dtype() == Dtype::f32 ? run_squares(gradients.as<float>(block).data(), block.size())
+                                           : run_squares(gradients.as<double>(block).data(), block.size());
+  };
+  for (const Range& piece : pieces) {
+    const auto blocks = blocks_in(table, piece);
+    double* out = sums.data() + (blocks.data() - table.blocks().data());
+    at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), kBlocksPerTask,
+                     [&](std::int64_t begin, std::int64_t end) {
+                       for (std::int64_t i = begin; i < end; ++i) {
+                         const Range& block = blocks[static_cast<std::size_t>(i)];
+                         if (table.owns(param_of(table, block))) out[i] = square(block);
+                       }
+                     });
+  }
   return sums;
 }
 
@@ -167,7 +169,8 @@ double ordered_sum(std::span<const double> values) {
 }
 
 double global_norm(const ParamTable& table, const FlatBuffer& gradients) {
-  return std::sqrt(ordered_sum(block_squares(table, gradients, {0, table.numel()})));
+  const Range all{0, table.numel()};
+  return std::sqrt(ordered_sum(block_squares(table, gradients, {&all, 1})));
 }
 
 double gradient_scale(double norm_of_sum, std::int64_t tokens, double norm_max) {

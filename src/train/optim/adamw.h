@@ -1,9 +1,8 @@
 // AdamW (Loshchilov, Hutter: Decoupled weight decay regularization, 2019; PyTorch's arithmetic), the
-// learning-rate schedule and the global gradient norm, on flat buffers and on any block-aligned range of
-// them.
+// learning-rate schedule and the global gradient norm, on flat buffers and on any pieces of them.
 //
-// An AdamW owns the two moments of its range. Nothing here depends on the number of threads or on how the
-// ranges are cut, as long as they are cut at ParamTable::blocks(). One thread an object.
+// An AdamW owns the two moments of its pieces. Nothing here depends on the number of threads or on how the
+// pieces are cut, as long as they are cut at ParamTable::blocks(). One thread an object.
 #pragma once
 
 #include <cstdint>
@@ -24,19 +23,19 @@ struct AdamWOptions {
 
 class AdamW {
  public:
-  // State for elements [range.begin, range.end) of the flat parameters. `table` must outlive this.
-  AdamW(const ParamTable& table, Dtype dtype, const AdamWOptions& options, Range range);
+  // State for these pieces of the flat parameters. `table` must outlive this.
+  AdamW(const ParamTable& table, Dtype dtype, const AdamWOptions& options, std::vector<Range> pieces);
   AdamW(const ParamTable& table, Dtype dtype, const AdamWOptions& options)
-      : AdamW(table, dtype, options, {0, table.numel()}) {}
+      : AdamW(table, dtype, options, {{0, table.numel()}}) {}
 
-  // One update; `gradients` (of the whole flat layout) are multiplied by `gradient_scale` on the way: 1 /
-  // tokens and clipping. Elements outside the range stay as they are.
+  // One update; `gradients` are multiplied by `gradient_scale` on the way: 1 / tokens and clipping. Both
+  // buffers hold the pieces; their other elements stay as they are.
   void step(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate, double gradient_scale);
 
-  // Part of the durable state: steps done, first and second moments of the range.
+  // Part of the durable state: steps done, first and second moments of the pieces.
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
-  Range range() const { return range_; }
+  std::span<const Range> pieces() const { return first_.pieces(); }
   FlatBuffer& first_moment() { return first_; }
   FlatBuffer& second_moment() { return second_; }
   const FlatBuffer& first_moment() const { return first_; }
@@ -49,7 +48,6 @@ class AdamW {
 
   const ParamTable* table_;
   AdamWOptions options_;
-  Range range_;
   FlatBuffer first_, second_;
   std::int64_t steps_ = 0;
 };
@@ -66,10 +64,11 @@ struct Schedule {
   double at(std::int64_t step) const;
 };
 
-// Sums of squares, one fp64 value for each block of table.blocks() that lies in `range` (its ends must be
-// block ends), in order; 0 for a parameter that another part counts (ParamTable::owns). Ranks gather these;
-// the norm is sqrt(ordered_sum(all blocks)).
-std::vector<double> block_squares(const ParamTable& table, const FlatBuffer& gradients, Range range);
+// Sums of squares, one fp64 value for each of table.blocks(), in order; 0 for those outside `pieces` (which
+// are cut at blocks) and of a parameter that another part counts (ParamTable::owns). Ranks add up these, 0
+// and one value each, without rounding; the norm is sqrt(ordered_sum(all blocks)).
+std::vector<double> block_squares(const ParamTable& table, const FlatBuffer& gradients,
+                                  std::span<const Range> pieces);
 double ordered_sum(std::span<const double> values);
 
 // The norm of the whole buffer, all on this rank.

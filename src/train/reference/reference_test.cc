@@ -50,7 +50,7 @@ TEST_P(Whole, ModelEqualsReference) {
   config.rope_scaling = v.scaling;
   config.rope_factor = 8;
   config.rope_original_sequence = 30;
-  Model model = Model::create(config, Dtype::f64).value();
+  Model model = Model::create(config, {.dtype = Dtype::f64}).value();
   const ParamTable& table = model.table();
   model.init_parameters(5);
   const Data data = make_data(config, v.rows, v.sequence, 9);
@@ -66,7 +66,7 @@ TEST_P(Whole, ModelEqualsReference) {
   ASSERT_TRUE(model.logits(data.batch(), logits).has_value());
   for (std::size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], expected.logits[i], 1e-11) << i;
 
-  fold_tied_gradient(table, model.gradients(), {0, table.numel()});
+  fold_tied_gradient(table, model.gradients(), model.parameters().pieces());
   for (const Param& param : table.params()) {
     double worst = 0, largest = 0;
     for (std::int64_t i = param.offset; i < param.offset + param.numel; ++i) {

@@ -1,76 +1,86 @@
 #include "train/shard/data_parallel.h"
 
-#include <algorithm>
-
 #include "base/assert.h"
 #include "train/model/model.h"
 #include "train/optim/adamw.h"
 
 namespace muster::train {
+namespace {
 
-std::vector<Range> cut_at_blocks(const ParamTable& table, int parts) {
-  MUSTER_ASSERT(parts >= 1);
-  const auto blocks = table.blocks();
-  std::vector<Range> cuts;
-  std::int64_t begin = 0;
-  for (int part = 0; part < parts; ++part) {
-    // The first block that does not begin before the even cut.
-    const std::int64_t even = part_of(table.numel(), part, parts).end;
-    const auto next = std::ranges::lower_bound(blocks, even, {}, &Range::begin);
-    const std::int64_t end = next == blocks.end() ? table.numel() : next->begin;
-    cuts.push_back({begin, end});
-    begin = end;
-  }
-  return cuts;
+// Between the two ranks of a tied embedding: the first stage is rank 0.
+Result<void> send_tied(Comm& tied, const FlatBuffer& from, std::span<const Range> pieces) {
+  std::vector<Send> sends;
+  for (const Range& piece : pieces) sends.push_back({.to = 1 - tied.rank(), .data = from.bytes(piece)});
+  return tied.exchange(sends, {});
 }
 
-DataParallel::DataParallel(const ParamTable& table, int zero, Comm& comm)
-    : table_(table),
-      comm_(comm),
-      cuts_(cut_at_blocks(table, comm.size())),
-      sharded_(zero == 1 && comm.size() > 1),
-      owned_(sharded_ ? written() : Range{0, table.numel()}) {
-  MUSTER_ASSERT(zero == 0 || zero == 1);
-  if (table.gradient_numel() == table.numel()) return;
-  const std::int64_t numel = table.params().front().numel;  // the embedding stands first
-  for (const Range& cut : cuts_) tail_cuts_.push_back({std::min(cut.begin, numel), std::min(cut.end, numel)});
+Result<void> receive_tied(Comm& tied, FlatBuffer& into, std::span<const Range> pieces) {
+  std::vector<Receive> receives;
+  for (const Range& piece : pieces) receives.push_back({.from = 1 - tied.rank(), .data = into.bytes(piece)});
+  return tied.exchange({}, receives);
+}
+
+}  // namespace
+
+DataParallel::DataParallel(const ParamTable& table, const ShardPlace& place, const ReplicaGroups& groups)
+    : table_(table), groups_(groups), placement_(table, place), zero_(place.zero && place.replicas > 1) {
+  MUSTER_ASSERT(groups.shard->size() == place.shards && groups.replica->size() == place.replicas);
 }
 
 template <typename T>
 Result<void> DataParallel::reduce(FlatBuffer& gradients) {
-  if (!sharded_) return comm_.all_reduce<T>(gradients.as<T>());
-  MUSTER_CHECK(comm_.reduce_scatter<T>(gradients.as<T>({0, table_.numel()}), cuts_));
-  if (tail_cuts_.empty()) return {};
-  return comm_.reduce_scatter<T>(gradients.as<T>({table_.numel(), table_.gradient_numel()}), tail_cuts_);
-}
-
-Result<void> DataParallel::reduce(FlatBuffer& gradients) {
-  MUSTER_CHECK(gradients.dtype() == Dtype::f32 ? reduce<float>(gradients) : reduce<double>(gradients));
-  fold_tied_gradient(table_, gradients, owned_);
+  if (!zero_) return groups_.replica->all_reduce<T>(gradients.as<T>());
+  for (const SharedRun& run : placement_.replicated())
+    MUSTER_CHECK(groups_.replica->reduce_scatter<T>(gradients.as<T>(run.range), run.parts));
   return {};
 }
 
-Result<double> DataParallel::square_sum(const FlatBuffer& gradients) {
-  const auto mine = block_squares(table_, gradients, owned_);
-  if (!sharded_) return ordered_sum(mine);
-  const auto blocks = table_.blocks();
-  std::vector<double> all(blocks.size());
-  std::vector<Range> parts;
-  for (const Range& cut : cuts_) {
-    const auto number = [&](std::int64_t at) {
-      return std::ranges::lower_bound(blocks, at, {}, &Range::begin) - blocks.begin();
-    };
-    parts.push_back({number(cut.begin), number(cut.end)});
+// own + head's, as fold_tied_gradient() adds them on one stage.
+template <typename T>
+Result<void> DataParallel::fold_tied(FlatBuffer& gradients) {
+  const auto& pieces = placement_.tied();
+  if (groups_.tied->rank() == 1) return send_tied(*groups_.tied, gradients, pieces);
+  if (head_.pieces().size() != pieces.size()) head_ = FlatBuffer(pieces, gradients.dtype());
+  MUSTER_CHECK(receive_tied(*groups_.tied, head_, pieces));
+  for (const Range& piece : pieces) {
+    const auto own = gradients.as<T>(piece);
+    const auto more = head_.as<T>(piece);
+    for (std::size_t i = 0; i < own.size(); ++i) own[i] += more[i];
   }
-  std::ranges::copy(mine, all.begin() + parts[static_cast<std::size_t>(comm_.rank())].begin);
-  MUSTER_CHECK(comm_.all_gather<double>(all, parts));
-  return ordered_sum(all);
+  return {};
+}
+
+Result<void> DataParallel::reduce(FlatBuffer& gradients) {
+  const bool single = gradients.dtype() == Dtype::f32;
+  MUSTER_CHECK(single ? reduce<float>(gradients) : reduce<double>(gradients));
+  fold_tied_gradient(table_, gradients, placement_.owned());
+  if (groups_.tied == nullptr) return {};
+  return single ? fold_tied<float>(gradients) : fold_tied<double>(gradients);
+}
+
+Result<std::vector<double>> DataParallel::squares(const FlatBuffer& gradients) {
+  auto sums = block_squares(table_, gradients, placement_.owned());
+  MUSTER_CHECK(groups_.shard->all_reduce<double>(sums));
+  if (zero_) MUSTER_CHECK(groups_.replica->all_reduce<double>(sums));
+  return sums;
+}
+
+template <typename T>
+Result<void> DataParallel::gather(FlatBuffer& parameters) {
+  const auto runs = std::span(placement_.replicated()).first(placement_.parameter_runs());
+  for (const SharedRun& run : runs)
+    MUSTER_CHECK(groups_.replica->all_gather<T>(parameters.as<T>(run.range), run.parts));
+  return {};
 }
 
 Result<void> DataParallel::gather(FlatBuffer& parameters) {
-  if (!sharded_) return {};
-  return parameters.dtype() == Dtype::f32 ? comm_.all_gather<float>(parameters.as<float>(), cuts_)
-                                          : comm_.all_gather<double>(parameters.as<double>(), cuts_);
+  if (groups_.tied != nullptr) {
+    const auto& pieces = placement_.tied();
+    MUSTER_CHECK(groups_.tied->rank() == 0 ? send_tied(*groups_.tied, parameters, pieces)
+                                           : receive_tied(*groups_.tied, parameters, pieces));
+  }
+  if (!zero_) return {};
+  return parameters.dtype() == Dtype::f32 ? gather<float>(parameters) : gather<double>(parameters);
 }
 
 }  // namespace muster::train

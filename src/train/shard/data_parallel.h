@@ -1,57 +1,59 @@
-// What data-parallel ranks own of the training state, and the exchanges of a step that follow from it.
+// The exchanges between replicas that end a step: the gradient is summed over them, the owners update, and
+// what they hold is whole again.
 //
-//   zero = 0   every rank owns everything. The gradient is summed on all of them.
-//   zero = 1   each rank owns a range of the flat parameters (ZeRO-1: Rajbhandari et al., 2020). The gradient
-//              is summed where it is owned, the owner updates, and the parameters are gathered again. The
-//              same bytes on the wire as zero = 0, 1 / n of the optimizer's state.
+//   zero = false  the gradient is summed on every replica, and every replica updates all it holds
+//   zero = true   it is summed where it is owned, the owner updates, and the parameters are gathered again
+//                 (ZeRO-1): the same bytes on the wire, 1 / n of the optimizer's state, the same bits
 //
-// Ranges are cut at ParamTable::blocks(), so both give the same bits. Parameters are whole on every rank
-// between steps. All ranks of the group make the same calls. One thread.
+// Here too a tied embedding becomes one over the pipeline: the first stage adds what the head's copy on the
+// last stage collected, updates, and sends it the new values. All ranks make the same calls. One thread.
 #pragma once
 
 #include <vector>
 
 #include "train/comm/comm.h"
 #include "train/model/flat_buffer.h"
-#include "train/model/params.h"
+#include "train/shard/placement.h"
 
 namespace muster::train {
 
-// The flat parameters in `parts` ranges of about equal size, one behind the other. More parts than blocks:
-// some are empty.
-std::vector<Range> cut_at_blocks(const ParamTable& table, int parts);
+struct ReplicaGroups {
+  Comm* shard = nullptr;    // the ranks that share one copy of this part of the model
+  Comm* replica = nullptr;  // those that hold the same piece of it
+  Comm* tied = nullptr;     // first and last stage of this pipeline, if a tied head is on another stage
+};
 
 class DataParallel {
  public:
-  // `table` and `comm` must outlive this. Precondition: zero is 0 or 1.
-  DataParallel(const ParamTable& table, int zero, Comm& comm);
+  // `table` and the groups must outlive this.
+  DataParallel(const ParamTable& table, const ShardPlace& place, const ReplicaGroups& groups);
 
-  // What this rank updates.
-  Range owned() const { return owned_; }
-  // What this rank writes to a checkpoint: together the ranks write everything once.
-  Range written() const { return cuts_[static_cast<std::size_t>(comm_.rank())]; }
+  const Placement& placement() const { return placement_; }
 
-  // Sums the gradients over the ranks, in rank order; valid in owned() afterwards. A tied head's is folded
-  // in.
+  // Sums the gradients over the replicas, in their order; a tied head's is folded in. Valid in
+  // placement().owned() afterwards.
   Result<void> reduce(FlatBuffer& gradients);
 
-  // The sum of squares of the reduced gradients, as far as this part of the model owns them: the same bits on
-  // every rank and for every zero.
-  Result<double> square_sum(const FlatBuffer& gradients);
+  // Of the reduced gradients, block_squares() of all that the ranks of `shard` and `replica` own: the same
+  // bits on each of them and for every sharding.
+  Result<std::vector<double>> squares(const FlatBuffer& gradients);
 
-  // After the update of owned(): the whole parameters everywhere.
+  // After the update of placement().owned(): what is held is whole again.
   Result<void> gather(FlatBuffer& parameters);
 
  private:
   template <typename T>
   Result<void> reduce(FlatBuffer& gradients);
+  template <typename T>
+  Result<void> gather(FlatBuffer& parameters);
+  template <typename T>
+  Result<void> fold_tied(FlatBuffer& gradients);
 
   const ParamTable& table_;
-  Comm& comm_;
-  const std::vector<Range> cuts_;  // of the parameters
-  std::vector<Range> tail_cuts_;   // of a tied head's gradient: whoever owns the embedding's element has both
-  bool sharded_ = false;
-  Range owned_;
+  const ReplicaGroups groups_;
+  const Placement placement_;
+  const bool zero_;
+  FlatBuffer head_;  // a tied head's gradient, from the last stage
 };
 
 }  // namespace muster::train

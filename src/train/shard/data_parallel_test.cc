@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <map>
 #include <thread>
 
 #include "base/rng.h"
@@ -17,34 +17,6 @@ ParamTable table_of(bool tied, std::int64_t vocab = 600) {
   return ParamTable(*validated(config));
 }
 
-TEST(Cut, IsAtBlocksWithoutGapsAndAboutEven) {
-  const ParamTable table = table_of(false);
-  for (const int parts : {1, 2, 3, 7, 64}) {
-    const auto cuts = cut_at_blocks(table, parts);
-    ASSERT_EQ(cuts.size(), static_cast<std::size_t>(parts));
-    std::int64_t end = 0;
-    for (const Range& cut : cuts) {
-      EXPECT_EQ(cut.begin, end);
-      end = cut.end;
-      EXPECT_LE(cut.size(), table.numel() / parts + ParamTable::kBlock);
-      const auto at_block = [&](std::int64_t at) {
-        return at == table.numel() ||
-               std::ranges::any_of(table.blocks(), [&](const Range& b) { return b.begin == at; });
-      };
-      EXPECT_TRUE(at_block(cut.end)) << cut.end;
-    }
-    EXPECT_EQ(end, table.numel());
-  }
-}
-
-TEST(Cut, MorePartsThanBlocksLeavesSomeEmpty) {
-  const ParamTable table = table_of(true, 64);
-  const int parts = static_cast<int>(table.blocks().size()) + 5;
-  const auto cuts = cut_at_blocks(table, parts);
-  EXPECT_GE(std::ranges::count_if(cuts, [](const Range& cut) { return cut.size() == 0; }), 5);
-  EXPECT_EQ(cuts.back().end, table.numel());
-}
-
 FlatBuffer gradient_of(const ParamTable& table, int rank) {
   Rng rng(100 + static_cast<std::uint64_t>(rank));
   FlatBuffer buffer(table.gradient_numel(), Dtype::f32);
@@ -54,29 +26,33 @@ FlatBuffer gradient_of(const ParamTable& table, int rank) {
 }
 
 struct Outcome {
-  std::vector<float> owned;  // the reduced gradient of what the rank owns
-  Range range;
-  double squares = 0;
+  std::vector<Range> owned;
+  std::map<std::int64_t, float> reduced;  // the gradient of what the rank owns, by its place
+  std::vector<double> squares;
   std::vector<float> gathered;  // parameters: each element as its owner wrote it
 };
 
-std::vector<Outcome> run(const ParamTable& table, int zero, int size) {
+std::vector<Outcome> run(const ParamTable& table, bool zero, int size) {
   ThreadWorld world(size);
   std::vector<Outcome> outcomes(static_cast<std::size_t>(size));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank, transport = world.join(rank)]() mutable {
-      Comm comm("batch", std::move(transport));
-      DataParallel replicas(table, zero, comm);
+      Comm comm("replica", std::move(transport)), alone("shard", single_transport());
+      DataParallel replicas(table, {.replicas = size, .replica = rank, .zero = zero},
+                            {.shard = &alone, .replica = &comm});
       Outcome& out = outcomes[static_cast<std::size_t>(rank)];
-      out.range = replicas.owned();
+      out.owned = replicas.placement().owned();
       FlatBuffer gradients = gradient_of(table, rank);
       ASSERT_TRUE(replicas.reduce(gradients));
-      const auto owned = gradients.as<float>(out.range);
-      out.owned.assign(owned.begin(), owned.end());
-      out.squares = replicas.square_sum(gradients).value();
       FlatBuffer parameters(table.numel(), Dtype::f32);
-      std::ranges::copy(owned, parameters.as<float>(out.range).begin());
+      for (const Range& piece : out.owned) {
+        const auto reduced = gradients.as<float>(piece);
+        std::ranges::copy(reduced, parameters.as<float>(piece).begin());
+        for (std::int64_t i = 0; i < piece.size(); ++i)
+          out.reduced[piece.begin + i] = reduced[static_cast<std::size_t>(i)];
+      }
+      out.squares = replicas.squares(gradients).value();
       ASSERT_TRUE(replicas.gather(parameters));
       out.gathered.assign(parameters.as<float>().begin(), parameters.as<float>().end());
       ASSERT_TRUE(comm.barrier());
@@ -90,21 +66,17 @@ TEST(DataParallel, OwnersHaveTheBitsOfTheFullSum) {
   for (const bool tied : {false, true}) {
     for (const int size : {1, 2, 3, 5}) {
       const ParamTable table = table_of(tied);
-      const auto whole = run(table, 0, size), cut = run(table, 1, size);
-      std::int64_t end = 0;
+      const auto whole = run(table, false, size), cut = run(table, true, size);
+      std::size_t elements = 0;
       for (std::size_t rank = 0; rank < cut.size(); ++rank) {
-        const Range range = cut[rank].range;
-        EXPECT_EQ(range.begin, end);
-        end = range.end;
-        ASSERT_EQ(whole[rank].range.size(), table.numel());
-        EXPECT_EQ(std::memcmp(cut[rank].owned.data(), whole[rank].owned.data() + range.begin,
-                              static_cast<std::size_t>(range.size()) * sizeof(float)),
-                  0)
-            << "rank " << rank << " of " << size;
+        ASSERT_EQ(whole[rank].reduced.size(), static_cast<std::size_t>(table.numel()));
+        for (const auto& [at, value] : cut[rank].reduced)
+          ASSERT_EQ(value, whole[rank].reduced.at(at)) << "rank " << rank << " of " << size;
+        elements += cut[rank].reduced.size();
         EXPECT_EQ(cut[rank].squares, whole[0].squares);
-        EXPECT_EQ(cut[rank].gathered, whole[rank].owned);
+        EXPECT_EQ(cut[rank].gathered, whole[rank].gathered);
       }
-      EXPECT_EQ(end, table.numel());
+      EXPECT_EQ(elements, static_cast<std::size_t>(table.numel()));
     }
   }
 }
@@ -114,10 +86,10 @@ TEST(DataParallel, MoreRanksThanBlocks) {
   const ParamTable table = table_of(true, 64);
   const int size = 24;
   ASSERT_LT(table.blocks().size(), 24U);
-  const auto whole = run(table, 0, size), cut = run(table, 1, size);
+  const auto whole = run(table, false, size), cut = run(table, true, size);
   for (const auto& rank : cut) {
     EXPECT_EQ(rank.squares, whole[0].squares);
-    EXPECT_EQ(rank.gathered, whole[0].owned);
+    EXPECT_EQ(rank.gathered, whole[0].gathered);
   }
 }
 

@@ -41,17 +41,29 @@ void norm_backward(const at::Tensor& dy, const at::Tensor& x, const Weight& w, c
   });
 }
 
-// x + inner @ w^T, summed over the seam; in `room`.
-at::Tensor add_output(const at::Tensor& x, const at::Tensor& inner, const Weight& w, Buffer& room,
-                      Context& context) {
-  at::Tensor y = room.shaped(x.scalar_type(), x.sizes());
+// y = x + inner @ w^T, summed over the seam.
+void add_output(const at::Tensor& x, at::Tensor& y, const at::Tensor& inner, const Weight& w,
+                Context& context) {
   if (context.seam.alone()) {
     at::addmm_out(y, x, inner, w.value.t());
-    return y;
+    return;
   }
   at::Tensor partial = context.narrow.shaped(x.scalar_type(), {inner.size(0), x.size(1)});
   at::mm_out(partial, inner, w.value.t());
-  return at::add_out(y, x, context.seam.leave(partial));
+  at::add_out(y, x, context.seam.leave(partial));
+}
+
+Cheap& cheap_of(Cheap& saved, Context& context) { return context.drops_cheap ? context.cheap : saved; }
+
+// The normed input of a block, whole, and with it rstd.
+template <typename Saved>
+void normalize_input(const ModelConfig& config, const Weight& norm, Shape shape, Saved& saved,
+                     Context& context) {
+  Cheap& cheap = cheap_of(saved.cheap, context);
+  const at::Tensor normed = cheap.normed.shaped(saved.x.scalar_type(), saved.x.sizes());
+  saved.rstd = saved.rstd_.shaped(saved.x.scalar_type(), {saved.x.size(0)});
+  norm_forward(config, saved.x, norm, normed, saved.rstd);
+  saved.normed = context.seam.enter(normed, shape.tokens(), cheap.entered);
 }
 
 kernels::Heads heads_of(const ModelConfig& config, Shape shape) {
@@ -136,42 +148,53 @@ void Embedding::backward(const std::int64_t* tokens, Shape shape, const at::Tens
   });
 }
 
-at::Tensor Attention::forward(const at::Tensor& x, Shape shape, Saved& saved, Context& context) const {
-  const auto type = x.scalar_type();
+void Attention::normalize(Shape shape, Saved& saved, Context& context) const {
+  normalize_input(*config, norm, shape, saved, context);
+}
+
+// q, k, v of saved.qkv, a key and a value head for every query head.
+void Attention::spread_heads(Shape shape, Saved& saved, Context& context) const {
   const std::int64_t tokens = shape.tokens(), dim = config->head_dim, inner = config->query_width();
-  const auto heads = heads_of(*config, shape);
-  saved.x = x;
-  saved.rstd = saved.rstd_.shaped(type, {x.size(0)});
-  saved.qkv = saved.qkv_.shaped(type, {tokens, heads.columns()});
-  const at::Tensor normed = saved.normed_.shaped(type, x.sizes());
-  norm_forward(*config, x, norm, normed, saved.rstd);
-  saved.normed = context.seam.enter(normed, tokens, saved.entered_);
-  at::mm_out(saved.qkv, saved.normed, qkv.value.t());
-  with_type(x, [&](auto* t) {
-    kernels::rope(data(saved.qkv, t), data(rotary->cosine, t), data(rotary->sine, t), tokens, heads);
-  });
   saved.q = by_head(saved.qkv, shape, 0, config->heads, dim);
   if (config->heads == config->kv_heads) {
     saved.k = by_head(saved.qkv, shape, inner, config->heads, dim);
     saved.v = by_head(saved.qkv, shape, 2 * inner, config->heads, dim);
-  } else {
-    const at::Tensor k = saved.k_.shaped(type, {tokens, inner});
-    const at::Tensor v = saved.v_.shaped(type, {tokens, inner});
-    with_type(x, [&](auto* t) {
-      kernels::repeat_heads(data(saved.qkv, t), data(k, t), data(v, t), tokens, heads);
-    });
-    saved.k = by_head(k, shape, 0, config->heads, dim);
-    saved.v = by_head(v, shape, 0, config->heads, dim);
+    return;
   }
+  Cheap& cheap = cheap_of(saved.cheap, context);
+  const at::Tensor k = cheap.keys.shaped(saved.qkv.scalar_type(), {tokens, inner});
+  const at::Tensor v = cheap.values.shaped(saved.qkv.scalar_type(), {tokens, inner});
+  with_type(saved.qkv, [&](auto* t) {
+    kernels::repeat_heads(data(saved.qkv, t), data(k, t), data(v, t), tokens, heads_of(*config, shape));
+  });
+  saved.k = by_head(k, shape, 0, config->heads, dim);
+  saved.v = by_head(v, shape, 0, config->heads, dim);
+}
+
+void Attention::forward(const at::Tensor& x, at::Tensor* y, Shape shape, Saved& saved,
+                        Context& context) const {
+  const auto heads = heads_of(*config, shape);
+  saved.x = x;
+  normalize(shape, saved, context);
+  saved.qkv = saved.qkv_.shaped(x.scalar_type(), {shape.tokens(), heads.columns()});
+  at::mm_out(saved.qkv, saved.normed, qkv.value.t());
+  with_type(x, [&](auto* t) {
+    kernels::rope(data(saved.qkv, t), data(rotary->cosine, t), data(rotary->sine, t), shape.tokens(), heads);
+  });
+  spread_heads(shape, saved, context);
   std::tie(saved.mixed, saved.logsumexp) =
       at::_scaled_dot_product_flash_attention_for_cpu(saved.q, saved.k, saved.v, 0.0, /*is_causal=*/true);
-  return add_output(x, by_token(saved.mixed, shape), output, saved.y_, context);
+  if (y != nullptr) add_output(x, *y, by_token(saved.mixed, shape), output, context);
 }
 
 void Attention::backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Context& context) const {
   const auto type = d.scalar_type();
   const std::int64_t tokens = shape.tokens(), inner = config->query_width();
   const auto heads = heads_of(*config, shape);
+  if (context.drops_cheap) {
+    normalize(shape, saved, context);
+    spread_heads(shape, saved, context);
+  }
   at::Tensor d_mixed = context.inner.shaped(type, {tokens, inner});
   const at::Tensor dy = context.seam.enter(d, tokens, context.entered);
   at::mm_out(d_mixed, dy, output.value);
@@ -191,26 +214,34 @@ void Attention::backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, C
   norm_backward(context.seam.leave(d_normed), saved.x, norm, saved.rstd, d, fresh, context);
 }
 
-at::Tensor Mlp::forward(const at::Tensor& x, Shape shape, Saved& saved, Context& context) const {
-  const auto type = x.scalar_type();
-  const std::int64_t tokens = shape.tokens();
-  saved.x = x;
-  saved.rstd = saved.rstd_.shaped(type, {x.size(0)});
-  saved.gate_up = saved.gate_up_.shaped(type, {tokens, 2 * config->ffn});
-  saved.hidden = saved.hidden_.shaped(type, {tokens, config->ffn});
-  const at::Tensor normed = saved.normed_.shaped(type, x.sizes());
-  norm_forward(*config, x, norm, normed, saved.rstd);
-  saved.normed = context.seam.enter(normed, tokens, saved.entered_);
-  at::mm_out(saved.gate_up, saved.normed, gate_up.value.t());
-  with_type(x, [&](auto* t) {
-    kernels::swiglu(data(saved.gate_up, t), data(saved.hidden, t), tokens, config->ffn);
+void Mlp::normalize(Shape shape, Saved& saved, Context& context) const {
+  normalize_input(*config, norm, shape, saved, context);
+}
+
+void Mlp::activate(Shape shape, Saved& saved, Context& context) const {
+  saved.hidden = cheap_of(saved.cheap, context)
+                     .hidden.shaped(saved.gate_up.scalar_type(), {shape.tokens(), config->ffn});
+  with_type(saved.gate_up, [&](auto* t) {
+    kernels::swiglu(data(saved.gate_up, t), data(saved.hidden, t), shape.tokens(), config->ffn);
   });
-  return add_output(x, saved.hidden, down, saved.y_, context);
+}
+
+void Mlp::forward(const at::Tensor& x, at::Tensor* y, Shape shape, Saved& saved, Context& context) const {
+  saved.x = x;
+  normalize(shape, saved, context);
+  saved.gate_up = saved.gate_up_.shaped(x.scalar_type(), {shape.tokens(), 2 * config->ffn});
+  at::mm_out(saved.gate_up, saved.normed, gate_up.value.t());
+  activate(shape, saved, context);
+  if (y != nullptr) add_output(x, *y, saved.hidden, down, context);
 }
 
 void Mlp::backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Context& context) const {
   const auto type = d.scalar_type();
   const std::int64_t tokens = shape.tokens();
+  if (context.drops_cheap) {
+    normalize(shape, saved, context);
+    activate(shape, saved, context);
+  }
   at::Tensor d_hidden = context.inner.shaped(type, {tokens, config->ffn});
   const at::Tensor dy = context.seam.enter(d, tokens, context.entered);
   at::mm_out(d_hidden, dy, down.value);

@@ -9,10 +9,11 @@
 // T = rows x sequence tokens, W = width. Under tensor parallelism a block has its part of the heads, of the
 // inner width and of the vocabulary, and meets the other parts at the seam (seam.h); under sequence
 // parallelism x, y and their gradients have this rank's rows only. Blocks hold views of the flat buffers and
-// no state; what a forward leaves for its backward is in Saved, owned by the caller (activation checkpointing
-// drops it and calls forward again). Gradients: `fresh` overwrites, otherwise g += its own, computed apart
-// first, so that micro-batches on one rank and on many sum in the same way. Called under NoGradGuard, by one
-// thread at a time per Context.
+// no state; what a forward leaves for its backward is in Saved, owned by the caller. What costs no matrix
+// product to make again is in Cheap: if the context drops it, backward makes it anew, from the same numbers
+// by the same kernels, so with the same bits. Gradients: `fresh` overwrites, otherwise g += its own, computed
+// apart first, so that micro-batches on one rank and on many sum in the same way. Called under NoGradGuard,
+// by one thread at a time per Context.
 #pragma once
 
 #include <vector>
@@ -39,10 +40,18 @@ struct Shape {
   std::int64_t tokens() const { return rows * sequence; }
 };
 
+// What a block needs again in its backward and could compute from the rest of its Saved: the normed input,
+// as it is and gathered at the seam; keys and values repeated; the hidden activation.
+struct Cheap {
+  Buffer normed, entered, keys, values, hidden;
+};
+
 // What all blocks of a model share: the tensor-parallel seam, and work space whose content does not outlive a
 // call.
 struct Context {
   Seam seam;
+  bool drops_cheap = false;                // selective activation checkpointing
+  Cheap cheap;                             // of the block at work, if so
   Buffer product;                          // a weight gradient before it is added
   Buffer narrow;                           // [T, W]
   Buffer wide;                             // the widest activation gradient of the block
@@ -75,14 +84,20 @@ struct Attention {
   Weight norm, qkv, output;
 
   struct Saved {
-    at::Tensor x;  // the input, owned by the block before
-    Buffer normed_, rstd_, entered_, qkv_, k_, v_, y_;
+    at::Tensor x;  // the input, owned by the caller
+    Buffer rstd_, qkv_;
+    Cheap cheap;
     at::Tensor normed, rstd, qkv, q, k, v;  // q, k, v: [rows, H, sequence, D]
     at::Tensor mixed, logsumexp;            // mixed: [rows, H, sequence, D], stored token-major
   };
-  at::Tensor forward(const at::Tensor& x, Shape shape, Saved& saved, Context& context) const;
+  // y: of the shape of x, not x itself; null: only what is saved is wanted.
+  void forward(const at::Tensor& x, at::Tensor* y, Shape shape, Saved& saved, Context& context) const;
   // d: dy on entry, dx on return.
   void backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Context& context) const;
+
+ private:
+  void normalize(Shape shape, Saved& saved, Context& context) const;
+  void spread_heads(Shape shape, Saved& saved, Context& context) const;
 };
 
 struct Mlp {
@@ -91,11 +106,16 @@ struct Mlp {
 
   struct Saved {
     at::Tensor x;
-    Buffer normed_, rstd_, entered_, gate_up_, hidden_, y_;
+    Buffer rstd_, gate_up_;
+    Cheap cheap;
     at::Tensor normed, rstd, gate_up, hidden;
   };
-  at::Tensor forward(const at::Tensor& x, Shape shape, Saved& saved, Context& context) const;
+  void forward(const at::Tensor& x, at::Tensor* y, Shape shape, Saved& saved, Context& context) const;
   void backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Context& context) const;
+
+ private:
+  void normalize(Shape shape, Saved& saved, Context& context) const;
+  void activate(Shape shape, Saved& saved, Context& context) const;
 };
 
 struct Head {

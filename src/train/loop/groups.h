@@ -1,0 +1,39 @@
+// The groups of ranks that one rank works in, and which layers its pipeline stage has. All ranks of the world
+// make them in the same order.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "train/comm/comm.h"
+#include "train/config/config.h"
+#include "train/mesh/mesh.h"
+#include "train/shard/data_parallel.h"
+#include "train/shard/gather.h"
+
+namespace muster::train {
+
+struct Groups {
+  Mesh mesh;
+  std::unique_ptr<Comm> tp;       // other cuts of the same layers, the same part of the batch
+  std::unique_ptr<Comm> shard;    // the same cut, other pieces of it, other parts of the batch
+  std::unique_ptr<Comm> across;   // of `shard`, those of the same place on other nodes; null: gather is flat
+  std::unique_ptr<Comm> within;   // of `shard`, those on the same node
+  std::unique_ptr<Comm> replica;  // the same piece in other copies of the model
+  std::unique_ptr<Comm> copy;     // this copy of the model, all of it
+  std::unique_ptr<Comm> stages;   // this pipeline
+  std::unique_ptr<Comm> tied;     // its first and last stage, if they are two that share an embedding
+
+  GatherGroups gather() const { return {shard.get(), across.get(), within.get()}; }
+  ReplicaGroups replicas() const { return {shard.get(), replica.get(), tied.get()}; }
+};
+
+// node_ranks: ranks on each node, 0 if that is not known. invalid_argument: config.gather is hierarchical and
+// the shard groups do not tile the nodes.
+Result<Groups> make_groups(const Config& config, const Mesh& mesh, Comm& world, int node_ranks);
+
+// The layers of each of `stages` stages: config.stage_layers, or balanced by the cost of layers and head.
+// invalid_argument names what would fit.
+Result<std::vector<Range>> stage_layers(const Config& config, int stages);
+
+}  // namespace muster::train

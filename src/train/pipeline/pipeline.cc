@@ -1,0 +1,68 @@
+#include "train/pipeline/pipeline.h"
+
+#include <vector>
+
+namespace muster::train {
+
+Pipeline::Pipeline(Model& model, Comm* stages, PipelineSchedule schedule)
+    : model_(model),
+      stages_(stages),
+      schedule_(schedule),
+      stage_(stages == nullptr ? 0 : stages->rank()),
+      count_(stages == nullptr ? 1 : stages->size()) {}
+
+// Sends what `done` has made and receives what `next` needs; null: nothing.
+Result<void> Pipeline::exchange(const StageStep* done, const StageStep* next, std::span<const Batch> micros,
+                                int slots) {
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  if (done != nullptr && done->forward && !last())
+    sends.push_back({.to = stage_ + 1, .data = model_.output(done->micro % slots)});
+  if (done != nullptr && !done->forward && !first())
+    sends.push_back(
+        {.to = stage_ - 1,
+         .data = model_.gradient(done->micro % slots, micros[static_cast<std::size_t>(done->micro)])});
+  if (next != nullptr) {
+    const Batch& batch = micros[static_cast<std::size_t>(next->micro)];
+    const int slot = next->micro % slots;
+    if (next->forward && !first())
+      receives.push_back({.from = stage_ - 1, .data = model_.input(slot, batch)});
+    if (!next->forward && !last())
+      receives.push_back({.from = stage_ + 1, .data = model_.gradient(slot, batch)});
+  }
+  if (sends.empty() && receives.empty()) return {};
+  return stages_->exchange(sends, receives);
+}
+
+Result<StepResult> Pipeline::run(std::span<const Batch> micros) {
+  const int count = static_cast<int>(micros.size());
+  const auto steps = stage_steps(schedule_, stage_, count_, count);
+  const int slots = in_flight_max(schedule_, stage_, count_, count);
+  StepResult sum;
+  const StageStep* done = nullptr;
+  for (const StageStep& step : steps) {
+    MUSTER_CHECK(exchange(done, &step, micros, slots));
+    const Batch& batch = micros[static_cast<std::size_t>(step.micro)];
+    if (step.forward) {
+      MUSTER_CHECK(model_.forward(step.micro % slots, batch));
+    } else {
+      MUSTER_TRY(const StepResult one, model_.backward(step.micro % slots, batch));
+      sum.loss_sum += one.loss_sum;
+      sum.tokens += one.tokens;
+    }
+    done = &step;
+  }
+  MUSTER_CHECK(exchange(done, nullptr, micros, slots));
+  return sum;
+}
+
+Result<StepResult> Pipeline::evaluate(const Batch& batch) {
+  const StageStep step{.forward = true, .micro = 0};
+  const std::span<const Batch> micros(&batch, 1);
+  MUSTER_CHECK(exchange(nullptr, &step, micros, 1));
+  MUSTER_CHECK(model_.forward(0, batch));
+  MUSTER_CHECK(exchange(&step, nullptr, micros, 1));
+  return model_.loss(0, batch);
+}
+
+}  // namespace muster::train

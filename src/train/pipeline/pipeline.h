@@ -1,0 +1,41 @@
+// Runs a schedule on one stage of a pipeline: forwards and backwards of its model, and the streams between
+// the stages.
+//
+// Between two steps a stage sends what the first has made and receives what the second needs, in one exchange
+// with both neighbours; so stages that wait for each other's data never wait for each other's turn. All
+// stages make the same calls with micro-batches of the same shapes. One thread.
+#pragma once
+
+#include <span>
+
+#include "train/comm/comm.h"
+#include "train/model/model.h"
+#include "train/pipeline/schedule.h"
+
+namespace muster::train {
+
+class Pipeline {
+ public:
+  // `stages`: the ranks of this pipeline, in order of their stage; null: there is but one. Both outlive this.
+  Pipeline(Model& model, Comm* stages, PipelineSchedule schedule);
+
+  // Forward and backward of all micro-batches: their gradients add up in the model. Loss and valid targets on
+  // the last stage, 0 on the others.
+  Result<StepResult> run(std::span<const Batch> micros);
+
+  // The loss alone, on the last stage; 0 on the others.
+  Result<StepResult> evaluate(const Batch& batch);
+
+ private:
+  bool first() const { return stage_ == 0; }
+  bool last() const { return stage_ == count_ - 1; }
+  Result<void> exchange(const StageStep* done, const StageStep* next, std::span<const Batch> micros,
+                        int slots);
+
+  Model& model_;
+  Comm* stages_;
+  const PipelineSchedule schedule_;
+  const int stage_, count_;
+};
+
+}  // namespace muster::train
