@@ -9,12 +9,14 @@
 #include <thread>
 #include <vector>
 
+#include "apps/muster-data/commands.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "text/corpus.h"
 #include "text/shards.h"
 #include "text/tokenize.h"
 #include "text/tokenizer.h"
+#include "text/train_tokenizer.h"
 
 namespace {
 
@@ -225,7 +227,7 @@ CLI::App* add_tokenize(CLI::App& app, TokenizeArguments& arguments) {
   auto* command = app.add_subcommand("tokenize", "Write text files as tokenised, indexed shards");
   command->add_option("--input", arguments.input, "Folders (searched below) or files of UTF-8 text")
       ->required();
-  command->add_option("--tokenizer", arguments.tokenizer, "A tokenizer.model")->required();
+  command->add_option("--tokenizer", arguments.tokenizer, "A tokenizer.model or tokenizer.json")->required();
   command->add_option("--output", arguments.output, "Folder that gets tokens-*.mts; may hold none yet")
       ->required();
   command->add_flag("--split-documents", arguments.options.split_documents,
@@ -255,6 +257,33 @@ CLI::App* add_tokenize(CLI::App& app, TokenizeArguments& arguments) {
   return command;
 }
 
+void add_code_options(CLI::App& command, muster::apps::CodeArguments& arguments) {
+  command.add_option("--tokenizer", arguments.tokenizer, "A tokenizer.model or tokenizer.json")->required();
+  command.add_option("--input", arguments.input, "A file; without it, standard input");
+  command.add_flag("--json-lines", arguments.json_lines, "Each text is a line, a JSON string");
+}
+
+CLI::App* add_encode(CLI::App& app, muster::apps::CodeArguments& arguments) {
+  auto* command = app.add_subcommand("encode", "Print the token ids of a text");
+  add_code_options(*command, arguments);
+  command->add_flag(
+      "--special-tokens", arguments.special_tokens,
+      "Special tokens of a tokenizer.json (\"<|endoftext|>\") in the text are tokens, not text");
+  command->footer(
+      "Ids of one text are on one line.\n\nExample:\n  echo -n 'Hello world' | muster-data encode "
+      "--tokenizer tokenizer.json");
+  return command;
+}
+
+CLI::App* add_decode(CLI::App& app, muster::apps::CodeArguments& arguments) {
+  auto* command = app.add_subcommand("decode", "Print the text of token ids");
+  add_code_options(*command, arguments);
+  command->footer(
+      "Special tokens give no text.\n\nExample:\n  echo 9906 1917 | muster-data decode --tokenizer "
+      "tokenizer.json");
+  return command;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Text to tokens: trains tokenizers and writes tokenised shards for muster-train.",
                "muster-data");
@@ -265,6 +294,9 @@ int run(int argc, char** argv) {
   TokenizeArguments tokenizing;
   const auto* train_command = add_train(app, training);
   const auto* tokenize_command = add_tokenize(app, tokenizing);
+  muster::apps::CodeArguments coding;
+  const auto* encode_command = add_encode(app, coding);
+  const auto* decode_command = add_decode(app, coding);
   std::string folder;
   auto* info_command = app.add_subcommand("info", "Show the shards of a folder and check every byte of them");
   info_command->add_option("folder", folder, "Folder of *.mts files")->required();
@@ -279,6 +311,8 @@ int run(int argc, char** argv) {
   }
   if (*train_command) return report(train(std::move(training)));
   if (*tokenize_command) return report(tokenize_parts(tokenizing));
+  if (*encode_command) return report(muster::apps::encode(coding));
+  if (*decode_command) return report(muster::apps::decode(coding));
   if (*info_command) return report(info(folder));
   if (*version_command) std::printf("muster-data %s\n", MUSTER_VERSION);
   return 0;

@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "text/shards.h"
 #include "text/tokenizer.h"
+#include "text/train_tokenizer.h"
 #include "train/agent/process.h"
 #include "train/ckpt/checkpoint.h"
 #include "train/comm/gloo/gloo.h"

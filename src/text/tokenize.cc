@@ -37,7 +37,7 @@ std::uint64_t count_replacements(std::string_view text) {
   return count;
 }
 
-void code(const Tokenizer& tokenizer, Job& job) {
+void code(Encoder& encoder, Job& job) {
   for (const auto& part : job.chunk.parts) {
     std::string_view text = job.chunk.view(part);
     std::string repaired;
@@ -46,7 +46,7 @@ void code(const Tokenizer& tokenizer, Job& job) {
       job.replaced += count_replacements(repaired) - count_replacements(text);
       text = repaired;
     }
-    tokenizer.encode_append(text, part.begins, job.tokens.emplace_back());
+    encoder.append(text, part.begins, job.tokens.emplace_back());
     job.bytes.push_back(text.size());
   }
   job.chunk.text.clear();
@@ -82,6 +82,7 @@ class Workers {
 
  private:
   void work(const std::stop_token& stop) {
+    Encoder encoder(tokenizer_);
     for (;;) {
       Job* job = nullptr;
       {
@@ -90,7 +91,7 @@ class Workers {
         job = waiting_.front();
         waiting_.pop_front();
       }
-      code(tokenizer_, *job);
+      code(encoder, *job);
       const std::lock_guard lock(mutex_);
       job->done = true;
       wake_caller_.notify_one();
@@ -217,8 +218,8 @@ Result<TokenizeReport> tokenize(const std::vector<InputFile>& inputs, const Toke
                                 const std::string& folder, const TokenizeOptions& options) {
   MUSTER_CHECK(make_directories(folder));
   MUSTER_CHECK(refuse_old_shards(folder));
-  CorpusReader reader(inputs, {.split_documents = options.split_documents,
-                               .cut_at_newlines = tokenizer.splits_at_newlines()});
+  CorpusReader reader(
+      inputs, {.split_documents = options.split_documents, .cut_at_newlines = tokenizer.cut("a\n") == 2});
   Output output(inputs, tokenizer, folder, options.shard_tokens);
   const int threads = std::max(1, options.threads);
   Workers workers(tokenizer, threads);

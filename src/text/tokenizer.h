@@ -1,13 +1,15 @@
-// Tokenizer: text <-> token ids over a SentencePiece `tokenizer.model`, and the training of one.
+// Tokenizer: text <-> token ids, of a SentencePiece `tokenizer.model` or a `tokenizer.json` of the BPE kind
+// (Hugging Face `tokenizers`). load() tells which it is by the content.
 //
-// Conventions of the tokenizers trained here are Llama's: BPE with byte fallback (every text can be coded),
-// digits split, no normalisation, runs of spaces kept, one dummy space in front of a text (removed again by
-// decode), unk 0, bos 1, eos 2. Any SentencePiece model loads.
+// Of a tokenizer.json this is done, all else is refused by name (docs/adr/0050-tokenizer-json.md):
+// byte-level BPE (GPT-2, Llama 3, SmolLM2, ...: the pre-tokenizers of detail/words.h), and BPE on spaces
+// written as U+2581 with byte fallback (Llama 2). Its bos and eos are found in tokenizer_config.json beside
+// it, else in generation_config.json.
 //
-// Text is UTF-8. encode() replaces invalid bytes by U+FFFD; callers that count them use to_utf8_lossy first.
+// Text is UTF-8. Invalid bytes become U+FFFD; callers that count them use to_utf8_lossy first.
 //
-// A Tokenizer is immutable after load: all methods may be called from any thread. SentencePiece and its
-// protobuf stop at tokenizer.cc.
+// A Tokenizer is immutable after load: all methods may be called from any thread. An Encoder belongs to one.
+// SentencePiece and its protobuf stop at detail/sentencepiece_coder.cc.
 #pragma once
 
 #include <cstdint>
@@ -21,73 +23,87 @@
 
 namespace muster::text {
 
+namespace detail {
+class Coder;
+class WordMemory;
+}  // namespace detail
+
 using TokenId = std::int32_t;
+
+// What the text of a special token ("<|endoftext|>") in a text is. A corpus must not be able to say where its
+// documents end, so it is text unless asked otherwise. SentencePiece knows as_text only.
+enum class Specials { as_text, as_tokens };
 
 class Tokenizer {
  public:
-  // corrupt if the file is not a SentencePiece model.
+  // corrupt if the file is neither kind; unsupported names what in a tokenizer.json is not done here.
   static Result<Tokenizer> load(const std::string& path);
-  static Result<Tokenizer> from_bytes(std::string model);
+  // The same of a file's bytes alone: a tokenizer.json then has no bos and no eos.
+  static Result<Tokenizer> from_bytes(std::string file);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // Without bos and eos. An empty text has no tokens. Cost: linear; where splits_at_newlines() a text is
-  // coded word by word, each word once a call, which gives the same tokens. A word above 1 MiB is cut.
-  std::vector<TokenId> encode(std::string_view text) const;
-  // Appends to `out`. first: the text begins a document (gets the dummy space); false: it continues one.
-  // Continuing is exact only after a '\n' and when splits_at_newlines().
-  void encode_append(std::string_view text, bool first, std::vector<TokenId>& out) const;
+  // Without bos and eos. An empty text has no tokens.
+  std::vector<TokenId> encode(std::string_view text, Specials specials = Specials::as_text) const;
 
-  // Control tokens (bos, eos) give nothing. Ids outside [0, vocab_size) are refused. Bytes that do not form
+  // Special tokens (bos, eos) give nothing. Ids outside [0, vocab_size) are refused. Bytes that do not form
   // UTF-8 (a generation may stop inside a character) become U+FFFD.
   Result<std::string> decode(std::span<const TokenId> ids) const;
 
-  int vocab_size() const;
-  // -1 where the model has none.
+  int vocab_size() const;  // the greatest id + 1
+  // -1 where there is none.
   TokenId unk() const;
   TokenId bos() const;
   TokenId eos() const;
 
-  // The bytes that `id` stands for inside a text: "▁the" is " the", <0x0A> is "\n", control tokens are "".
+  // The bytes that `id` stands for inside a text: "▁the" is " the", <0x0A> is "\n", special tokens are "".
   // Precondition: 0 <= id < vocab_size().
   std::string_view bytes(TokenId id) const;
 
   // True if encode() puts a dummy space in front of a text.
   bool has_dummy_prefix() const;
 
-  // True if encoding line by line (and word by word) is the same as encoding the whole: no piece crosses the
-  // border, nothing is normalised. Probed at load; true for every tokenizer trained here.
-  bool splits_at_newlines() const;
+  // Where a text may be cut: coding [0, cut(text)) and then, continued, all that follows gives the tokens of
+  // the whole, whatever comes behind `text`. The last such place; 0: there is none. The bytes need not be
+  // UTF-8.
+  std::size_t cut(std::string_view text) const;
 
-  // SHA-256 of the model file, 64 hex digits: names the tokenizer in shards and checkpoints.
+  // SHA-256 of the file, 64 hex digits: names the tokenizer in shards and checkpoints.
   const std::string& hash() const;
-  // The model file's bytes, for copying into a checkpoint or a model.
-  const std::string& model() const;
+  // The file's bytes.
+  const std::string& file() const;
 
  private:
+  friend class Encoder;
   struct Impl;
   explicit Tokenizer(std::unique_ptr<const Impl> impl);
+  static Result<Tokenizer> create(std::string file, const std::string& folder);
   std::unique_ptr<const Impl> impl_;
 };
 
-struct TrainTokenizerOptions {
-  int vocab_size = 4096;  // 300 .. 1,000,000: 256 byte tokens, 3 control tokens, the rest
-  std::uint64_t sample_bytes_max = 512u << 20;  // above: an evenly spaced sample of lines, for memory
+// Codes text after text, and remembers the tokens of words: much faster than encode() for many short texts.
+// Belongs to one thread. Memory: up to 16 MiB.
+class Encoder {
+ public:
+  // `tokenizer` must outlive it, and stay where it is.
+  explicit Encoder(const Tokenizer& tokenizer);
+  Encoder(Encoder&&) noexcept;
+  ~Encoder();
+
+  // Appends to `out`. first: the text begins a document (gets the dummy space); false: it continues one, cut
+  // where Tokenizer::cut() says.
+  void append(std::string_view text, bool first, std::vector<TokenId>& out,
+              Specials specials = Specials::as_text);
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::unique_ptr<detail::WordMemory> words_;
 };
 
-struct TrainedTokenizer {
-  std::string model;  // the bytes of tokenizer.model
-  std::uint64_t lines = 0;
-  std::uint64_t bytes = 0;           // read
-  std::uint64_t bytes_sampled = 0;   // used
-  std::uint64_t lines_repaired = 0;  // lines with bytes that are not UTF-8; those became U+FFFD
-};
-
-// Trains on the lines of `files`, in the order given. The same files in the same order give the same bytes.
-// invalid_argument: vocabulary out of range, or larger than the text can fill; failed_precondition: no text.
-Result<TrainedTokenizer> train_tokenizer(const std::vector<std::string>& files,
-                                         const TrainTokenizerOptions& options);
+// Copies the file into `folder`, as tokenizer.json or tokenizer.model, with the files beside it that tell its
+// special tokens.
+Result<void> copy_tokenizer(const std::string& path, const std::string& folder);
 
 }  // namespace muster::text

@@ -7,6 +7,7 @@
 #include "base/crypto.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "text/tokenizer.h"
 #include "train/hf/config_json.h"
 #include "train/loop/state.h"
 
@@ -62,10 +63,7 @@ Result<void> write_json(const std::string& path, const json::Object& object) {
 // The files beside the weights. `tokenizer` is the configuration's; it wins over one of the folder.
 Result<void> copy_beside(const std::string& from, const std::string& tokenizer, const std::string& to) {
   if (!from.empty()) MUSTER_CHECK(hf::copy_companions(from, to));
-  if (tokenizer.empty()) return {};
-  MUSTER_TRY(const std::string content, read_file(tokenizer));
-  return write_file_atomic(to + (tokenizer.ends_with(".json") ? "/tokenizer.json" : "/tokenizer.model"),
-                           content);
+  return tokenizer.empty() ? Result<void>{} : text::copy_tokenizer(tokenizer, to);
 }
 
 bool is_there(const std::string& path) {

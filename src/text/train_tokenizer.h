@@ -1,0 +1,34 @@
+// Training of a SentencePiece tokenizer.
+//
+// Conventions are Llama's: BPE with byte fallback (every text can be coded), digits split, no normalisation,
+// runs of spaces kept, one dummy space in front of a text (removed again by decode), unk 0, bos 1, eos 2.
+// Any thread; a training starts its own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace muster::text {
+
+struct TrainTokenizerOptions {
+  int vocab_size = 4096;  // 300 .. 1,000,000: 256 byte tokens, 3 control tokens, the rest
+  std::uint64_t sample_bytes_max = 512u << 20;  // above: an evenly spaced sample of lines, for memory
+};
+
+struct TrainedTokenizer {
+  std::string model;  // the bytes of tokenizer.model
+  std::uint64_t lines = 0;
+  std::uint64_t bytes = 0;           // read
+  std::uint64_t bytes_sampled = 0;   // used
+  std::uint64_t lines_repaired = 0;  // lines with bytes that are not UTF-8; those became U+FFFD
+};
+
+// Trains on the lines of `files`, in the order given. The same files in the same order give the same bytes.
+// invalid_argument: vocabulary out of range, or larger than the text can fill; failed_precondition: no text.
+Result<TrainedTokenizer> train_tokenizer(const std::vector<std::string>& files,
+                                         const TrainTokenizerOptions& options);
+
+}  // namespace muster::text
