@@ -153,8 +153,7 @@ Result<Latest> latest_checkpoint(const std::string& folder, OnDamage on_damage, 
   std::string seen;
   const auto steps = steps_in(folder);
   if (steps) {
-    for (const Step& step : *steps)
-      seen += (step.finished ? " " : " unfinished ") + std::to_string(step.number);
+    for (const Step& step : *steps) seen += step.finished ? " " + std::to_string(step.number) : "";
   }
   MUSTER_CHECK(first_error(outcome_of(steps), comm));
   MUSTER_TRY(const auto all, comm.gather_text(seen));
@@ -162,9 +161,9 @@ Result<Latest> latest_checkpoint(const std::string& folder, OnDamage on_damage, 
     if (all[rank] == seen) continue;
     return fail(ErrorCode::failed_precondition,
                 "the ranks find different checkpoints in " + folder + ": rank " +
-                    std::to_string(comm.rank()) + " steps" + (seen.empty() ? " none" : seen) + ", rank " +
-                    std::to_string(rank) + " steps" + (all[rank].empty() ? " none" : all[rank]) +
-                    "; all nodes must see the same files");
+                    std::to_string(comm.rank()) + " finished steps" + (seen.empty() ? " none" : seen) +
+                    ", rank " + std::to_string(rank) + " finished steps" +
+                    (all[rank].empty() ? " none" : all[rank]) + "; all nodes must see the same files");
   }
   return choose(folder, on_damage, [&](Result<Reader>& reader) {
     auto mine = outcome_of(reader);
