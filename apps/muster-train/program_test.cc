@@ -151,10 +151,8 @@ TEST_F(Program, TrainsEvaluatesAndWrites) {
   ASSERT_EQ(run.code, 0) << run.out << run.err;
   EXPECT_EQ(run.err, "");
   EXPECT_THAT(run.out, HasSubstr("start ranks=2 "));
-  EXPECT_THAT(
-      run.out,
-      ContainsRegex(
-          "\nstep=30/30 loss=[0-9.]+ grad_norm=[0-9.]+ lr=[0-9.e+-]+ tokens_per_s=[0-9]+ left_s=0\n"));
+  EXPECT_THAT(run.out, ContainsRegex("\nstep=30/30 loss=[0-9.]+ grad_norm=[0-9.]+ lr=[0-9.e+-]+ "
+                                     "tokens_per_s=[0-9]+ rss_mib=[0-9]+ left_s=0\n"));
   const auto value_after = [&](const std::string& head, const std::string& name) {
     const auto at = run.out.find(name + "=", run.out.find(head));
     return std::atof(run.out.c_str() + at + name.size() + 1);

@@ -150,6 +150,7 @@ Result<JobSettings> read_job(const std::string& root) {
   const std::string model = root + "/input/data/model";
   if (exists(model)) add("model.from", model, "channel model");
   add("output.dir", root + "/model", "job");
+  add("log.metrics", root + "/output/data/metrics.jsonl", "job");
   add("checkpoint.dir", root + "/checkpoints", "job");
   if (const auto where = read_file(folder + "checkpointconfig.json", 1 << 20)) {
     const auto object = json::parse_object(*where);

@@ -53,6 +53,8 @@ struct Config {
   std::int64_t eval_every = 0;     // 0: only before and after
   std::int64_t eval_windows = 64;  // at most
   std::int64_t log_every = 10;
+  std::string metrics;     // log.metrics; empty: no file
+  double peak_gflops = 0;  // of a rank; 0: not stated
   std::string output_dir;  // empty: no model is written
 
   std::int64_t nproc = 0;    // 0: as started

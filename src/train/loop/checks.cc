@@ -12,7 +12,7 @@ namespace {
 std::string fingerprint(const TrainerParts& parts) {
   json::Object values = to_json(parts.config);
   for (const char* key : {"model.from", "data.train", "data.validation", "data.tokenizer", "output.dir",
-                          "checkpoint.dir", "run.threads"}) {
+                          "checkpoint.dir", "log.metrics", "run.threads"}) {
     values.erase(key);  // may be other paths on other nodes
   }
   values["data"] = parts.train->description();

@@ -169,9 +169,8 @@ TEST(Run, ReportsInLinesAndLeavesAModel) {
               matches("^start ranks=3 pp=1 replica=3 shard=1 tp=1 zero=0 parameters=[0-9]+ steps=8 batch=6"));
   EXPECT_THAT(lines,
               matches("^eval step=0 split=held-out loss=[0-9.]+ bits_per_byte=[0-9.]+ tokens=160 bytes=480"));
-  EXPECT_THAT(
-      lines,
-      matches("^step=4/8 loss=[0-9.]+ grad_norm=[0-9.]+ lr=[0-9.e+-]+ tokens_per_s=[0-9]+ left_s=[0-9]+$"));
+  EXPECT_THAT(lines, matches("^step=4/8 loss=[0-9.]+ grad_norm=[0-9.]+ lr=[0-9.e+-]+ tokens_per_s=[0-9]+ "
+                             "rss_mib=[0-9]+ left_s=[0-9]+$"));
   EXPECT_THAT(lines, matches("^checkpoint step=8 path="));
   EXPECT_THAT(lines, matches("^eval step=8 "));
   EXPECT_THAT(lines.back(), HasSubstr("done step=8/8"));

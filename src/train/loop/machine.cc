@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <torch/version.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -80,6 +81,13 @@ Result<int> choose_threads(int wanted, int local_ranks, Comm& comm) {
 }
 
 void set_threads(int threads) { at::set_num_threads(threads); }
+
+std::uint64_t resident_bytes() {
+  const auto text = read_file("/proc/self/statm", 4096);  // pages: size, resident, ...
+  const auto fields = text ? split(*text, ' ') : std::vector<std::string_view>();
+  const auto pages = fields.size() > 1 ? parse_int(fields[1]) : std::nullopt;
+  return static_cast<std::uint64_t>(pages.value_or(0)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
 
 json::Object machine_description(const std::string& gemm_path, int threads) {
   return {{"cpu", cpu_model()},

@@ -1,6 +1,7 @@
 // What this machine gives a rank, and what its bits depend on. Any thread; choose_threads() once a rank.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/json.h"
@@ -17,6 +18,9 @@ Result<int> choose_threads(int wanted, int local_ranks, Comm& comm);
 
 // For tensor operations of the calling thread and of those it starts.
 void set_threads(int threads);
+
+// Memory of this process that is in RAM now.
+std::uint64_t resident_bytes();
 
 // CPU, GEMM code path, threads, library: a resume under another description is not bitwise.
 json::Object machine_description(const std::string& gemm_path, int threads);

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <random>
 
 #include "base/file.h"
@@ -187,6 +188,58 @@ TEST(Run, SavesEveryStepAndKeepsWhatItIsTold) {
   std::vector<std::string> left;
   for (const auto& entry : fs::directory_iterator(folder.path())) left.push_back(entry.path().filename());
   EXPECT_THAT(left, testing::UnorderedElementsAre("step-4", "step-8"));
+}
+
+// Three ranks, stopped after three steps; the rest with one. The file tells of every step once.
+TEST(Resume, TheMetricsGoOnWhereTheCheckpointIs) {
+  const auto data = tokens(), held_out = tokens(3, 500);
+  const TempDir folder;
+  const auto options = [&](int stop_after, bool here) {
+    return RunOptions{.config = tiny({"checkpoint.dir=" + folder / "ckpt", "checkpoint.every=2",
+                                      "log.metrics=" + folder / "metrics.jsonl", "run.peak_gflops=100"}),
+                      .train = &data,
+                      .validation = &held_out,
+                      .stop = stop_after > 0 ? after(stop_after, here) : nullptr,
+                      .steps_only = false};
+  };
+  for (const Trace& trace : run_ranks(3, [&](int rank) { return options(3, rank == 2); }))
+    EXPECT_EQ(trace.error, "");
+  EXPECT_EQ(run_alone(options(0, false)).error, "");
+  std::map<std::string, std::vector<std::int64_t>> steps;
+  const std::string text = *read_file(folder / "metrics.jsonl");
+  for (const auto line : split(text, '\n')) {
+    if (line.empty()) continue;
+    const auto record = json::parse_object(line);
+    ASSERT_TRUE(record) << line;
+    const std::string type = *json::opt_string(*record, "type");
+    steps[type].push_back(*json::opt_int(*record, "step"));
+    if (type == "step") {
+      EXPECT_GT(*json::opt_double(*record, "peak_share"), 0);
+      EXPECT_EQ(*json::opt_int(*record, "tokens"), steps[type].back() * 6 * 16);
+    }
+  }
+  EXPECT_THAT(steps["step"], testing::ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_THAT(steps["checkpoint"], testing::ElementsAre(2, 3, 4, 6, 8));
+  EXPECT_THAT(steps["eval"], testing::ElementsAre(0, 3, 8));
+}
+
+// As where every node has a folder of its own and nobody has brought them together.
+TEST(Resume, RanksThatSeeOtherCheckpointsAreRefused) {
+  const auto data = tokens();
+  const TempDir folder;
+  const auto run = [&](bool alike) {
+    return run_ranks(2, [&, alike](int rank) {
+      return RunOptions{
+          .config = tiny({"train.batch=4", "checkpoint.dir=" + folder / (alike || rank == 0 ? "a" : "b")}),
+          .train = &data,
+          .steps_only = false};
+    });
+  };
+  EXPECT_EQ(run(true)[0].error, "");
+  for (const Trace& trace : run(false)) {
+    EXPECT_THAT(trace.error, HasSubstr("the ranks find different checkpoints in "));
+    EXPECT_THAT(trace.error, HasSubstr("finished steps none"));
+  }
 }
 
 TEST(Resume, RefusesAnotherRun) {

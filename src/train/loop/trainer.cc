@@ -10,8 +10,10 @@
 #include "train/loop/checks.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/groups.h"
+#include "train/loop/journal.h"
 #include "train/loop/model_folder.h"
 #include "train/loop/state.h"
+#include "train/model/flops.h"
 #include "train/pipeline/pipeline.h"
 #include "train/shard/sharded_weights.h"
 
@@ -19,10 +21,6 @@ namespace muster::train {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
-
-double seconds_since(SteadyClock::time_point start) {
-  return std::chrono::duration<double>(SteadyClock::now() - start).count();
-}
 
 template <typename... Args>
 std::string format(const char* pattern, Args... args) {
@@ -115,15 +113,14 @@ class Trainer::Impl {
   Result<void> count_blocks();
   Result<Sums> exchange(const StepResult& mine);
   tl::unexpected<Error> not_finite(const std::string& what);
+  Result<void> open_journal();
   Result<void> evaluate_now();
   Result<void> save();
   Result<void> finish_save();
-  void say_saved(const std::optional<SaveReport>& report) const;
   tl::unexpected<Error> step_failed(const Error& error);
   tl::unexpected<Error> resume_failed(const Error& error) const;
   Result<void> finish();
   CheckpointInfo info() const;
-  void progress(const StepReport& report);
 
   TrainerParts parts_;
   const Config& config_;
@@ -140,13 +137,12 @@ class Trainer::Impl {
   std::vector<Range> stage_blocks_;  // of all stages' blocks, those of each
   std::vector<Samples> samples_;     // a micro-batch each
   std::optional<Saver> saver_;       // with checkpoint.dir
+  std::optional<Journal> journal_;   // from run() on
 
   std::int64_t step_ = 0;       // done
   std::uint64_t consumed_ = 0;  // samples
   std::int64_t saved_step_ = -1;
   double last_loss_ = 0;
-  SteadyClock::time_point mark_ = SteadyClock::now();  // of the last line of progress
-  std::int64_t mark_step_ = 0;
 };
 
 // Restores the newest checkpoint or initialises.
@@ -351,16 +347,20 @@ Result<Trainer::StepReport> Trainer::Impl::step() {
   return report;
 }
 
-void Trainer::Impl::progress(const StepReport& report) {
-  if (step_ % config_.log_every != 0 && step_ != config_.steps && step_ != 1) return;
-  const double seconds = seconds_since(mark_) / static_cast<double>(step_ - mark_step_);  // a step
-  const double tokens = static_cast<double>(config_.batch * config_.sequence);
-  say(format("step=%lld/%lld loss=%.4f grad_norm=%.4f lr=%.3e tokens_per_s=%.0f left_s=%.0f",
-             static_cast<long long>(step_), static_cast<long long>(config_.steps), report.loss,
-             report.gradient_norm, report.learning_rate, tokens / seconds,
-             seconds * static_cast<double>(config_.steps - step_)));
-  mark_ = SteadyClock::now();
-  mark_step_ = step_;
+// Rank 0 alone writes; what keeps it from that ends all.
+Result<void> Trainer::Impl::open_journal() {
+  journal_.emplace(
+      JournalOptions{.path = comm_.rank() == 0 ? config_.metrics : "",
+                     .steps = config_.steps,
+                     .every = config_.log_every,
+                     .step_tokens = config_.batch * config_.sequence,
+                     .flop_per_token = flop_per_token(config_.model, config_.sequence).whole,
+                     .peak_flop_s = config_.peak_gflops * 1e9 * static_cast<double>(comm_.size()),
+                     .say = [this](const std::string& line) { say(line); }});
+  const auto begun = journal_->begin(step_);
+  MUSTER_TRY(const auto errors, comm_.gather_text(begun ? "" : begun.error().message));
+  MUSTER_CHECK(begun);
+  return errors[0].empty() ? Result<void>() : fail(ErrorCode::io, "rank 0: " + errors[0]);
 }
 
 Result<void> Trainer::Impl::evaluate_now() {
@@ -373,10 +373,8 @@ Result<void> Trainer::Impl::evaluate_now() {
                        .parts = groups_.mesh.batch_size(),
                        .counts = counts(comm_.rank())},
                       comm_));
-  say(format("eval step=%lld split=held-out loss=%.4f bits_per_byte=%.4f tokens=%lld bytes=%llu",
-             static_cast<long long>(step_), e.loss, e.bits_per_byte, static_cast<long long>(e.tokens),
-             static_cast<unsigned long long>(e.bytes)));
-  mark_ += SteadyClock::now() - start;  // not counted in tokens_per_s
+  journal_->evaluated(step_, e);
+  journal_->leave_out(SteadyClock::now() - start);
   return {};
 }
 
@@ -403,21 +401,15 @@ Result<void> Trainer::Impl::save() {
   MUSTER_CHECK(finish_save());
   MUSTER_CHECK(saver_->start(info(), state_slices(model_, &optimizer_, replicas_.placement().written())));
   saved_step_ = step_;
-  mark_ += SteadyClock::now() - start;
+  journal_->leave_out(SteadyClock::now() - start);
   return {};
 }
 
 Result<void> Trainer::Impl::finish_save() {
   if (!saver_) return {};
   MUSTER_TRY(const auto report, saver_->wait());
-  say_saved(report);
+  if (report) journal_->saved(*report);
   return {};
-}
-
-void Trainer::Impl::say_saved(const std::optional<SaveReport>& report) const {
-  if (!report) return;
-  say("checkpoint step=" + std::to_string(report->step) + " path=" + report->path +
-      format(" stall_s=%.3f seconds=%.2f", report->stall_s, report->seconds));
 }
 
 Result<void> Trainer::Impl::finish() {
@@ -447,6 +439,7 @@ tl::unexpected<Error> Trainer::Impl::step_failed(const Error& error) {
 }
 
 Result<Outcome> Trainer::Impl::run() {
+  MUSTER_CHECK(open_journal());
   say(format(
       "start ranks=%d pp=%d replica=%d shard=%d tp=%d zero=%lld parameters=%lld steps=%lld batch=%lld "
       "micro_batch=%lld "
@@ -457,16 +450,18 @@ Result<Outcome> Trainer::Impl::run() {
       static_cast<long long>(config_.batch), static_cast<long long>(config_.micro_batch),
       static_cast<long long>(config_.sequence), static_cast<unsigned long long>(loader_.windows())));
   MUSTER_CHECK(evaluate_now());
-  mark_ = SteadyClock::now();
-  mark_step_ = step_;
   while (step_ < config_.steps) {
     const auto made = step();
     if (!made) return step_failed(made.error());
     const StepReport report = *made;
-    progress(report);
+    journal_->step({.step = step_,
+                    .loss = report.loss,
+                    .gradient_norm = report.gradient_norm,
+                    .learning_rate = report.learning_rate,
+                    .tokens = consumed_ * static_cast<std::uint64_t>(config_.sequence)});
     if (report.saver_ready && saver_ && saver_->in_flight()) {
       MUSTER_TRY(const auto saved, saver_->advance());
-      say_saved(saved);
+      if (saved) journal_->saved(*saved);
     }
     if (report.stop && step_ < config_.steps) {
       MUSTER_CHECK(save());

@@ -1,0 +1,138 @@
+#include "train/loop/journal.h"
+
+#include <fcntl.h>
+
+#include <cstdio>
+
+#include "base/text.h"
+#include "train/loop/machine.h"
+
+namespace muster::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kFileMax = 4ULL << 30;
+
+template <typename... Args>
+std::string formatted(const char* pattern, Args... args) {
+  char line[512];
+  std::snprintf(line, sizeof line, pattern, args...);
+  return line;
+}
+
+double seconds_between(Clock::time_point start, Clock::time_point end) {
+  return std::chrono::duration<double>(end - start).count();
+}
+
+// Whether a run that goes on from `step` will not write this line again. A torn last line is none.
+bool stays(std::string_view line, std::int64_t step) {
+  const auto record = json::parse_object(line);
+  const auto at = record ? json::opt_int(*record, "step") : std::nullopt;
+  if (!at) return false;
+  return json::opt_string(*record, "type") == "eval" ? *at < step : *at <= step;
+}
+
+Result<std::string> kept_lines(const std::string& path, std::int64_t step) {
+  const auto text = read_file(path, kFileMax);
+  if (!text && text.error().code != ErrorCode::not_found) return tl::unexpected(text.error());
+  std::string kept;
+  if (step == 0 || !text) return kept;
+  for (const auto line : split(*text, '\n')) {
+    if (stays(line, step)) kept.append(line).append("\n");
+  }
+  return kept;
+}
+
+}  // namespace
+
+Result<void> Journal::begin(std::int64_t step) {
+  line_step_ = step;
+  line_at_ = step_at_ = Clock::now();
+  if (options_.path.empty()) return {};
+  const auto open = [&]() -> Result<void> {
+    if (const auto slash = options_.path.rfind('/'); slash != std::string::npos && slash > 0)
+      MUSTER_CHECK(make_directories(options_.path.substr(0, slash)));
+    MUSTER_TRY(const std::string kept, kept_lines(options_.path, step));
+    MUSTER_CHECK(write_file_atomic(options_.path, kept));
+    MUSTER_TRY(file_, open_file(options_.path, O_WRONLY | O_APPEND));
+    return {};
+  };
+  auto opened = open();
+  if (!opened) return tl::unexpected(opened.error().with_context("log.metrics = " + options_.path));
+  return {};
+}
+
+// A full disk is no reason to stop a training.
+void Journal::write(const json::Object& record) {
+  if (!file_) return;
+  if (const auto written = write_all(file_.get(), json::dump(record) + "\n"); !written) {
+    options_.say("notice: log.metrics = " + options_.path + " ends here: " + written.error().message);
+    file_.reset();
+  }
+}
+
+double Journal::peak_share(double tokens_per_s) const {
+  return options_.peak_flop_s > 0 ? options_.flop_per_token * tokens_per_s / options_.peak_flop_s : 0;
+}
+
+void Journal::step(const StepNumbers& numbers) {
+  const auto now = Clock::now();
+  const auto tokens = static_cast<double>(options_.step_tokens);
+  const double seconds = seconds_between(step_at_, now);
+  const std::uint64_t resident = resident_bytes();
+  step_at_ = now;
+  json::Object record{{"type", "step"},
+                      {"step", numbers.step},
+                      {"loss", numbers.loss},
+                      {"grad_norm", numbers.gradient_norm},
+                      {"lr", numbers.learning_rate},
+                      {"tokens", numbers.tokens},
+                      {"tokens_per_s", tokens / seconds},
+                      {"rss_bytes", resident},
+                      {"seconds", seconds}};
+  if (options_.peak_flop_s > 0) record["peak_share"] = peak_share(tokens / seconds);
+  write(record);
+
+  if (numbers.step % options_.every != 0 && numbers.step != options_.steps && numbers.step != 1) return;
+  const auto steps = static_cast<double>(numbers.step - line_step_);
+  const double each = seconds_between(line_at_, now) / steps;
+  std::string line = formatted("step=%lld/%lld loss=%.4f grad_norm=%.4f lr=%.3e tokens_per_s=%.0f",
+                               static_cast<long long>(numbers.step), static_cast<long long>(options_.steps),
+                               numbers.loss, numbers.gradient_norm, numbers.learning_rate, tokens / each);
+  if (options_.peak_flop_s > 0) line += formatted(" peak_share=%.3f", peak_share(tokens / each));
+  line += formatted(" rss_mib=%llu left_s=%.0f", static_cast<unsigned long long>(resident >> 20),
+                    each * static_cast<double>(options_.steps - numbers.step));
+  options_.say(line);
+  line_at_ = now;
+  line_step_ = numbers.step;
+}
+
+void Journal::evaluated(std::int64_t step, const Evaluation& e) {
+  write({{"type", "eval"},
+         {"step", step},
+         {"loss", e.loss},
+         {"bits_per_byte", e.bits_per_byte},
+         {"tokens", e.tokens},
+         {"bytes", e.bytes}});
+  options_.say(formatted("eval step=%lld split=held-out loss=%.4f bits_per_byte=%.4f tokens=%lld bytes=%llu",
+                         static_cast<long long>(step), e.loss, e.bits_per_byte,
+                         static_cast<long long>(e.tokens), static_cast<unsigned long long>(e.bytes)));
+}
+
+void Journal::saved(const SaveReport& report) {
+  write({{"type", "checkpoint"},
+         {"step", report.step},
+         {"path", report.path},
+         {"stall_s", report.stall_s},
+         {"seconds", report.seconds}});
+  options_.say("checkpoint step=" + std::to_string(report.step) + " path=" + report.path +
+               formatted(" stall_s=%.3f seconds=%.2f", report.stall_s, report.seconds));
+}
+
+void Journal::leave_out(Clock::duration time) {
+  line_at_ += time;
+  step_at_ += time;
+}
+
+}  // namespace muster::train
