@@ -268,8 +268,8 @@ at::Tensor Model::Detail::forward(Slot& slot, const std::int64_t* tokens, Shape 
   if (embedding_unit) {
     const Lease lease(*this, *embedding_unit, false);
     embedding.forward(tokens, shape, x, context);
+    look_at(x, -1);  // a later stage's input has been looked at by the stage that made it
   }
-  look_at(x, -1);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const Lease lease(*this, layer_units[i], false);
     at::Tensor y = stream(slot.outputs[i], shape);
