@@ -146,6 +146,6 @@ function(muster_test name)
     set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] 1 test, listed below:.*\\[  PASSED  \\] 0 tests")
   else()
     gtest_discover_tests(${name} TEST_PREFIX "${name}/" DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                         PROPERTIES TIMEOUT 300 RUN_SERIAL ${ARG_SERIAL})
+                         PROPERTIES TIMEOUT 900 RUN_SERIAL ${ARG_SERIAL})
   endif()
 endfunction()

@@ -97,8 +97,9 @@ std::unique_ptr<Transport> single_transport() { return std::make_unique<SingleTr
 // Writes one operation to the ring when it starts and when it ends.
 class Comm::Logged {
  public:
-  Logged(Comm& comm, std::string_view name)
-      : comm_(comm), operation_{.sequence = ++comm.sequence_, .name = name, .group = comm.group_} {
+  Logged(Comm& comm, std::string_view name, std::source_location site)
+      : comm_(comm),
+        operation_{.sequence = ++comm.sequence_, .name = name, .group = comm.group_, .site = site} {
     OperationRecord record{
         .sequence = operation_.sequence, .name = std::string(name), .start_ns = steady_ns()};
     const std::lock_guard lock(comm_.mutex_);
@@ -218,8 +219,8 @@ Result<void> Comm::spread_parts(const Logged& logged, std::span<std::byte> data,
 }
 
 template <typename T>
-Result<void> Comm::all_reduce(std::span<T> data) {
-  Logged logged(*this, "all_reduce");
+Result<void> Comm::all_reduce(std::span<T> data, std::source_location site) {
+  Logged logged(*this, "all_reduce", site);
   if (size_ == 1) return logged.end({});
   const auto parts = even_parts(data.size());
   if (auto summed = sum_part<T>(logged, data, parts); !summed) return logged.end(summed);
@@ -227,24 +228,27 @@ Result<void> Comm::all_reduce(std::span<T> data) {
 }
 
 template <typename T>
-Result<void> Comm::reduce_scatter(std::span<T> data, std::span<const Range> parts) {
-  Logged logged(*this, "reduce_scatter");
+Result<void> Comm::reduce_scatter(std::span<T> data, std::span<const Range> parts,
+                                  std::source_location site) {
+  Logged logged(*this, "reduce_scatter", site);
   return logged.end(sum_part<T>(logged, data, parts));
 }
 
-Result<void> Comm::all_gather(std::span<std::byte> data, std::span<const Range> parts, std::size_t width) {
-  Logged logged(*this, "all_gather");
+Result<void> Comm::all_gather(std::span<std::byte> data, std::span<const Range> parts, std::size_t width,
+                              std::source_location site) {
+  Logged logged(*this, "all_gather", site);
   return logged.end(spread_parts(logged, data, parts, width));
 }
 
-template Result<void> Comm::all_reduce(std::span<float>);
-template Result<void> Comm::all_reduce(std::span<double>);
-template Result<void> Comm::all_reduce(std::span<std::int64_t>);
-template Result<void> Comm::reduce_scatter(std::span<float>, std::span<const Range>);
-template Result<void> Comm::reduce_scatter(std::span<double>, std::span<const Range>);
+template Result<void> Comm::all_reduce(std::span<float>, std::source_location);
+template Result<void> Comm::all_reduce(std::span<double>, std::source_location);
+template Result<void> Comm::all_reduce(std::span<std::int64_t>, std::source_location);
+template Result<void> Comm::reduce_scatter(std::span<float>, std::span<const Range>, std::source_location);
+template Result<void> Comm::reduce_scatter(std::span<double>, std::span<const Range>, std::source_location);
 
-Result<void> Comm::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
-  Logged logged(*this, "all_gather");
+Result<void> Comm::all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                              std::source_location site) {
+  Logged logged(*this, "all_gather", site);
   MUSTER_ASSERT(all.size() == mine.size() * static_cast<std::size_t>(size_));
   std::vector<Send> sends;
   std::vector<Receive> receives;
@@ -260,8 +264,9 @@ Result<void> Comm::all_gather(std::span<const std::byte> mine, std::span<std::by
   return logged.end(run(logged, sends, receives));
 }
 
-Result<void> Comm::all_to_all(std::span<const std::byte> in, std::span<std::byte> out) {
-  Logged logged(*this, "all_to_all");
+Result<void> Comm::all_to_all(std::span<const std::byte> in, std::span<std::byte> out,
+                              std::source_location site) {
+  Logged logged(*this, "all_to_all", site);
   MUSTER_ASSERT(in.size() == out.size() && in.size() % static_cast<std::size_t>(size_) == 0);
   const std::size_t chunk = in.size() / static_cast<std::size_t>(size_);
   std::vector<Send> sends;
@@ -279,11 +284,11 @@ Result<void> Comm::all_to_all(std::span<const std::byte> in, std::span<std::byte
   return logged.end(run(logged, sends, receives));
 }
 
-Result<std::vector<std::string>> Comm::gather_text(std::string_view mine) {
+Result<std::vector<std::string>> Comm::gather_text(std::string_view mine, std::source_location site) {
   std::vector<std::uint64_t> lengths(static_cast<std::size_t>(size_));
   const std::uint64_t length = mine.size();
   MUSTER_CHECK(all_gather<std::uint64_t>(std::span(&length, 1), lengths));
-  Logged logged(*this, "gather_text");
+  Logged logged(*this, "gather_text", site);
   std::vector<std::string> texts(static_cast<std::size_t>(size_));
   std::vector<Send> sends;
   std::vector<Receive> receives;
@@ -301,8 +306,8 @@ Result<std::vector<std::string>> Comm::gather_text(std::string_view mine) {
   return texts;
 }
 
-Result<void> Comm::broadcast(std::span<std::byte> data, int root) {
-  Logged logged(*this, "broadcast");
+Result<void> Comm::broadcast(std::span<std::byte> data, int root, std::source_location site) {
+  Logged logged(*this, "broadcast", site);
   MUSTER_ASSERT(root >= 0 && root < size_);
   std::vector<Send> sends;
   std::vector<Receive> receives;
@@ -316,8 +321,9 @@ Result<void> Comm::broadcast(std::span<std::byte> data, int root) {
   return logged.end(run(logged, sends, receives));
 }
 
-Result<void> Comm::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
-  Logged logged(*this, "exchange");
+Result<void> Comm::exchange(std::span<const Send> sends, std::span<const Receive> receives,
+                            std::source_location site) {
+  Logged logged(*this, "exchange", site);
   return logged.end(run(logged, sends, receives));
 }
 
@@ -332,8 +338,8 @@ std::unique_ptr<Comm> Comm::subgroup(std::string name, std::vector<int> members)
 }
 
 // Dissemination barrier: in round k every rank tells the one 2^k further on; ceil(log2 n) rounds.
-Result<void> Comm::barrier() {
-  Logged logged(*this, "barrier");
+Result<void> Comm::barrier(std::source_location site) {
+  Logged logged(*this, "barrier", site);
   for (int distance = 1; distance < size_; distance *= 2) {
     const std::byte token{1};
     std::byte received{};

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <source_location>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,6 +42,7 @@ struct Operation {
   std::uint64_t sequence = 0;  // counts the operations of the group, from 1
   std::string_view name;
   std::string_view group;
+  std::source_location site = {};  // where it was called
   std::string describe() const;
 };
 
@@ -83,44 +85,53 @@ class Comm {
 
   // data: the sum over ranks, in rank order, on every rank. T: float, double or std::int64_t.
   template <typename T>
-  Result<void> all_reduce(std::span<T> data);
+  Result<void> all_reduce(std::span<T> data, std::source_location site = std::source_location::current());
 
   // `parts` cuts data: part r is rank r's, one behind the other, without gaps, and may be empty; the same on
   // all ranks.
   //
   // data[parts[rank()]]: the sum over ranks, in rank order. The rest of data keeps what it was.
   template <typename T>
-  Result<void> reduce_scatter(std::span<T> data, std::span<const Range> parts);
+  Result<void> reduce_scatter(std::span<T> data, std::span<const Range> parts,
+                              std::source_location site = std::source_location::current());
   // data[parts[r]]: what rank r has there, on every rank.
   template <typename T>
-  Result<void> all_gather(std::span<T> data, std::span<const Range> parts) {
-    return all_gather(std::as_writable_bytes(data), parts, sizeof(T));
+  Result<void> all_gather(std::span<T> data, std::span<const Range> parts,
+                          std::source_location site = std::source_location::current()) {
+    return all_gather(std::as_writable_bytes(data), parts, sizeof(T), site);
   }
   // The same, of elements of `width` bytes.
-  Result<void> all_gather(std::span<std::byte> data, std::span<const Range> parts, std::size_t width);
+  Result<void> all_gather(std::span<std::byte> data, std::span<const Range> parts, std::size_t width,
+                          std::source_location site = std::source_location::current());
 
   // all: the ranks' `mine` one after the other. all.size() == size() * mine.size(). `mine` may be its own
   // place in `all`.
-  Result<void> all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
+  Result<void> all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                          std::source_location site = std::source_location::current());
   template <typename T>
-  Result<void> all_gather(std::span<const T> mine, std::span<T> all) {
-    return all_gather(std::as_bytes(mine), std::as_writable_bytes(all));
+  Result<void> all_gather(std::span<const T> mine, std::span<T> all,
+                          std::source_location site = std::source_location::current()) {
+    return all_gather(std::as_bytes(mine), std::as_writable_bytes(all), site);
   }
 
   // out chunk r: chunk rank() of rank r's `in`. Equal sizes, a multiple of size(); the two do not overlap.
-  Result<void> all_to_all(std::span<const std::byte> in, std::span<std::byte> out);
+  Result<void> all_to_all(std::span<const std::byte> in, std::span<std::byte> out,
+                          std::source_location site = std::source_location::current());
 
   // Every rank's text, of any length, on every rank.
-  Result<std::vector<std::string>> gather_text(std::string_view mine);
+  Result<std::vector<std::string>> gather_text(std::string_view mine,
+                                               std::source_location site = std::source_location::current());
 
   // data of `root` on every rank.
-  Result<void> broadcast(std::span<std::byte> data, int root);
+  Result<void> broadcast(std::span<std::byte> data, int root,
+                         std::source_location site = std::source_location::current());
 
   // Point-to-point messages, all at once: see Transport::exchange.
-  Result<void> exchange(std::span<const Send> sends, std::span<const Receive> receives);
+  Result<void> exchange(std::span<const Send> sends, std::span<const Receive> receives,
+                        std::source_location site = std::source_location::current());
 
   // Returns when every rank has called it.
-  Result<void> barrier();
+  Result<void> barrier(std::source_location site = std::source_location::current());
 
   // A group of some of these ranks, this one among them; its rank r is members[r] here, and its name says so:
   // "tp (ranks 2, 3 of world)". It sends through this

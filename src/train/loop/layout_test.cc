@@ -5,171 +5,21 @@
 
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 #include <map>
+#include <mutex>
+#include <optional>
 #include <random>
+#include <set>
 
 #include "base/file.h"
-#include "base/rng.h"
-#include "base/text.h"
 #include "train/ckpt/checkpoint.h"
-#include "train/loop/test_run.h"
+#include "train/loop/test_layout.h"
 
 namespace muster::train {
 namespace {
-
-constexpr double kGate = 1e-12;
-// Of the largest gradient of all: what is below is rounding of a gradient that is 0 (queries and keys where
-// no token sees two).
-constexpr double kNoise = 1e-15;
-constexpr int kGatedSteps = 2;
-
-struct Layout {
-  int pp = 1, replica = 1, shard = 1, tp = 1;
-  int node_ranks = 0;
-  std::vector<std::string> settings;  // model, batch and mesh
-  int ranks() const { return pp * replica * shard * tp; }
-};
-
-std::string name_of(const Layout& layout) {
-  return "pp " + std::to_string(layout.pp) + ", replica " + std::to_string(layout.replica) + ", shard " +
-         std::to_string(layout.shard) + ", tp " + std::to_string(layout.tp) + ", node of " +
-         std::to_string(layout.node_ranks) + ": " + join(layout.settings, " ");
-}
-
-Config config_of(const Layout& layout) {
-  auto settings = layout.settings;
-  for (const auto& [axis, extent] : {std::pair("pp", layout.pp), std::pair("replica", layout.replica),
-                                     std::pair("shard", layout.shard), std::pair("tp", layout.tp)})
-    settings.push_back("mesh." + std::string(axis) + "=" + std::to_string(extent));
-  return tiny(settings);
-}
-
-// The same run on one rank: the same micro-batches, one after the other.
-Layout alone(const Layout& layout) {
-  Layout one{.settings = {}};
-  for (const std::string& setting : layout.settings) {
-    if (!setting.starts_with("mesh.") && !setting.starts_with("train.activation"))
-      one.settings.push_back(setting);
-  }
-  return one;
-}
-
-// Of each gated step: loss, norm, and the gradient of each global tensor, row-major.
-struct StepGradients {
-  double loss = 0, norm = 0;
-  std::map<std::string, std::vector<double>> tensors;
-};
-struct Gradients {
-  std::string error;
-  std::vector<StepGradients> steps;
-};
-
-// What this rank owns of the gradients, at its place in the global tensors.
-void add_owned(Trainer& trainer, std::map<std::string, std::vector<double>>& tensors) {
-  const ParamTable& table = trainer.model().table();
-  const ParamTable whole(table.config());
-  for (const Param& param : table.params()) {
-    const Slice global = whole_slice(param.name, whole_box(whole.at(param.name).shape));
-    auto& values = tensors[param.name];
-    values.resize(static_cast<std::size_t>(global.numel()));
-    if (!table.owns(param)) continue;
-    for (const Range part :
-         within(trainer.replicas().placement().owned(), {param.offset, param.offset + param.numel})) {
-      const auto mine = trainer.model().gradients().as<double>(part);
-      const Slice slice{param.name, param.box, {part.begin - param.offset, part.end - param.offset}};
-      for (const Run& run : intersect(global, slice))
-        std::copy_n(mine.begin() + run.b, run.count, values.begin() + run.a);
-    }
-  }
-}
-
-std::vector<Gradients> gradients_on(const Layout& layout, const TokenStream& data) {
-  const Config config = config_of(layout);
-  const auto run = [&](Comm& comm) {
-    set_threads(1);
-    Gradients out;
-    auto trainer = Trainer::create({.config = config,
-                                    .train = &data,
-                                    .comm = &comm,
-                                    .node_ranks = layout.node_ranks,
-                                    .machine = {},
-                                    .dtype = Dtype::f64});
-    if (!trainer) {
-      out.error = trainer.error().message;
-      return out;
-    }
-    for (int step = 0; step < kGatedSteps; ++step) {
-      const auto report = (*trainer)->step();
-      if (!report) {
-        out.error = report.error().message;
-        return out;
-      }
-      out.steps.push_back({.loss = report->loss, .norm = report->gradient_norm, .tensors = {}});
-      add_owned(**trainer, out.steps.back().tensors);
-    }
-    return out;
-  };
-  return on_ranks<Gradients>(layout.ranks(), run);
-}
-
-// How far a layout is from one rank; "" if it is not. An element that two ranks own is the same on both.
-std::string difference(const std::vector<Gradients>& ranks, const Gradients& one) {
-  for (const Gradients& rank : ranks) {
-    if (!rank.error.empty()) return rank.error;
-  }
-  for (std::size_t step = 0; step < one.steps.size(); ++step) {
-    const std::string at = "step " + std::to_string(step + 1) + " ";
-    for (const Gradients& rank : ranks) {
-      const StepGradients &got = rank.steps[step], &wanted = one.steps[step];
-      if (!(std::abs(got.loss - wanted.loss) <= kGate * std::abs(wanted.loss))) return at + "loss";
-      if (!(std::abs(got.norm - wanted.norm) <= kGate * wanted.norm)) return at + "norm";
-    }
-    double largest = 0;
-    for (const auto& [name, wanted] : one.steps[step].tensors) {
-      for (const double value : wanted) largest = std::max(largest, std::abs(value));
-    }
-    for (const auto& [name, wanted] : one.steps[step].tensors) {
-      double greatest = 0, worst = 0;
-      for (std::size_t i = 0; i < wanted.size(); ++i) {
-        double owned = 0;
-        for (const Gradients& rank : ranks) {
-          const auto found = rank.steps[step].tensors.find(name);
-          const double here = found == rank.steps[step].tensors.end() ? 0 : found->second[i];
-          if (here != 0 && owned != 0 && here != owned) return at + name + ": owners differ";
-          if (here != 0) owned = here;
-        }
-        greatest = std::max(greatest, std::abs(wanted[i]));
-        worst = std::max(worst, std::abs(wanted[i] - owned));
-        if (std::isnan(owned)) worst = owned;
-      }
-      if (!(worst <= std::max(kGate * greatest, kNoise * largest)))
-        return at + name + ": " + std::to_string(worst / greatest);
-    }
-  }
-  return "";
-}
-
-// Tokens of which many are 0, in runs of very different length; as data.ignored_token these are no targets.
-MemoryStream masked_tokens(std::uint64_t seed, std::int64_t vocab) {
-  Rng rng(seed);
-  std::vector<std::int64_t> values;
-  while (values.size() < 3000) {
-    const auto count = rng.between(1, 20);
-    const bool masked = rng.chance(0.5);
-    for (std::int64_t i = 0; i < count; ++i) values.push_back(masked ? 0 : rng.between(0, vocab - 1));
-  }
-  return MemoryStream(std::move(values), static_cast<int>(vocab));
-}
-
-std::string check(const Layout& layout, std::uint64_t seed, std::int64_t vocab) {
-  const MemoryStream data = masked_tokens(seed, vocab);
-  const Gradients one = gradients_on(alone(layout), data)[0];
-  if (!one.error.empty()) return "one rank: " + one.error;
-  return difference(gradients_on(layout, data), one);
-}
 
 // Any layout that can work, at most eight ranks.
 Layout random_layout(Rng& rng) {
@@ -272,6 +122,127 @@ TEST(Layouts, EveryKindOfParallelismAtOnce) {
                      "mesh.gather=" + std::string(gather)}};
     EXPECT_EQ(check(layout, 7, 64), "") << gather;
   }
+}
+
+// What a mistake at one call of a collective does to the messages that it receives, on every rank.
+enum class Mistake { doubled, left_out, other_group };
+
+// Where in the source a collective is called.
+using Site = std::pair<std::string, unsigned>;
+
+Site site_of(const Operation& operation) {
+  const std::string file = operation.site.file_name();
+  return {file.substr(file.rfind("/src/") + 1), operation.site.line()};
+}
+
+struct Mutation {
+  std::optional<Site> site;  // none: only look
+  Mistake mistake = Mistake::doubled;
+  std::set<Site> seen;
+  std::mutex mutex;  // of seen
+};
+
+class MutantTransport final : public Transport {
+ public:
+  MutantTransport(std::unique_ptr<Transport> inner, Mutation& mutation)
+      : inner_(std::move(inner)), mutation_(mutation) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  void abort(std::string_view reason) override { inner_->abort(reason); }
+  Result<void> exchange(std::span<const Send> sends, std::span<const Receive> receives,
+                        const Operation& operation) override {
+    const Site site = site_of(operation);
+    {
+      const std::lock_guard lock(mutation_.mutex);
+      mutation_.seen.insert(site);
+    }
+    if (site != mutation_.site) return inner_->exchange(sends, receives, operation);
+    if (mutation_.mistake == Mistake::left_out) return {};
+    if (receives.empty()) {  // a call that only sends
+      std::vector<std::vector<std::byte>> spoilt;
+      std::vector<Send> changed(sends.begin(), sends.end());
+      for (Send& send : changed) {
+        spoilt.emplace_back(send.data.begin(), send.data.end());
+        spoil(spoilt.back(), {});
+        send.data = spoilt.back();
+      }
+      return inner_->exchange(changed, receives, operation);
+    }
+    const auto done = inner_->exchange(sends, receives, operation);
+    for (std::size_t i = 0; done && i < receives.size(); ++i)
+      spoil(receives[i].data, i < sends.size() ? sends[i].data : std::span<const std::byte>());
+    return done;
+  }
+
+ private:
+  // `own`: what this rank sent.
+  void spoil(std::span<std::byte> data, std::span<const std::byte> own) const {
+    if (mutation_.mistake == Mistake::doubled) {
+      for (std::size_t at = 0; at + sizeof(double) <= data.size(); at += sizeof(double)) {
+        double value = 0;
+        std::memcpy(&value, data.data() + at, sizeof value);
+        value *= 2;
+        std::memcpy(data.data() + at, &value, sizeof value);
+      }
+    } else {  // as if the peers were this rank itself
+      std::ranges::fill(data, std::byte{});
+      std::copy_n(own.begin(), std::min(data.size(), own.size()), data.begin());
+    }
+  }
+  const std::unique_ptr<Transport> inner_;
+  Mutation& mutation_;
+};
+
+// The calls that compute. Not these: what ranks tell each other as text, which matters only where one fails
+// (Faults, Resume), and what collectives are built from.
+bool computes(const Site& site) {
+  for (const char* part :
+       {"train/model/", "train/shard/", "train/pipeline/", "loop/trainer.cc", "loop/evaluate.cc"}) {
+    if (site.first.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+// Every call of a collective, in the layouts that make it, with each mistake: the gate must see it.
+TEST(Layouts, NoCallOfACollectiveCanBeWrongUnseen) {
+  const std::vector<std::string> common = {"model.layers=4", "model.tied=true", "train.micro_batch=1",
+                                           "train.batch=16", "data.ignored_token=0"};
+  std::vector<Layout> layouts = {
+      {.replica = 2, .settings = {}},
+      {.replica = 3, .tp = 2, .settings = {"mesh.zero=1", "train.batch=12"}},
+      {.pp = 2, .replica = 2, .tp = 2, .settings = {"mesh.zero=1", "mesh.sequence_parallel=true"}},
+      {.replica = 2, .shard = 2, .settings = {"mesh.zero=1"}},
+      {.shard = 4, .node_ranks = 2, .settings = {"mesh.gather=hierarchical"}}};
+  std::map<Site, std::vector<std::size_t>> sites;  // the layouts in which a call is made
+  std::vector<Gradients> references;
+  const auto data = tokens();
+  const auto run = [&](const Layout& layout, Mutation& mutation) {
+    return gradients_on(layout, data, [&](std::unique_ptr<Transport> transport) {
+      return std::make_unique<MutantTransport>(std::move(transport), mutation);
+    });
+  };
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    layouts[i].settings.insert(layouts[i].settings.begin(), common.begin(), common.end());
+    references.push_back(gradients_on(alone(layouts[i]), data)[0]);
+    Mutation none;
+    ASSERT_EQ(difference(run(layouts[i], none), references[i]), "") << name_of(layouts[i]);
+    for (const Site& site : none.seen) {
+      if (computes(site)) sites[site].push_back(i);
+    }
+  }
+  EXPECT_GE(sites.size(), 18U);  // as many as there are; fewer: a layout above misses some
+  int mutants = 0;
+  for (const auto& [site, in] : sites) {
+    for (const Mistake mistake : {Mistake::doubled, Mistake::left_out, Mistake::other_group}) {
+      ++mutants;
+      const bool seen = std::ranges::any_of(in, [&](std::size_t i) {
+        Mutation mutation{.site = site, .mistake = mistake};
+        return difference(run(layouts[i], mutation), references[i]) != "";
+      });
+      EXPECT_TRUE(seen) << site.first << ":" << site.second << " mistake " << static_cast<int>(mistake);
+    }
+  }
+  std::cout << mutants << " mutants at " << sites.size() << " calls\n";
 }
 
 // The trajectory gate: ten steps in fp64 at a small learning rate.

@@ -150,12 +150,17 @@ inline Trace run_on(Comm& comm, const RunOptions& options) {
   return trace;
 }
 
-// What `run` gives on each of `size` threads.
+// What `run` gives on each of `size` threads, whose messages go through wrap(transport).
+using Wrap = std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)>;
 template <typename T, typename Run>
-std::vector<T> on_ranks(int size, Run run) {
+std::vector<T> on_ranks(int size, Run run, const Wrap& wrap = {}) {
   ThreadWorld world(size);
   std::vector<std::unique_ptr<Comm>> comms;
-  for (int rank = 0; rank < size; ++rank) comms.push_back(std::make_unique<Comm>("world", world.join(rank)));
+  for (int rank = 0; rank < size; ++rank) {
+    auto transport = world.join(rank);
+    if (wrap) transport = wrap(std::move(transport));
+    comms.push_back(std::make_unique<Comm>("world", std::move(transport)));
+  }
   std::vector<T> results(static_cast<std::size_t>(size));
   std::vector<std::jthread> threads;
   for (std::size_t rank = 0; rank < comms.size(); ++rank) {

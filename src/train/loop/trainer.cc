@@ -44,13 +44,13 @@ std::uint64_t bytes_of(std::span<const TensorSlice> slices) {
 }
 
 // The part of the model that this rank computes with.
-Result<Model> make_model(const Config& config, const Groups& groups, const ShardPlace& place, Dtype dtype) {
-  MUSTER_TRY(const auto stages, stage_layers(config, groups.stages->size()));
+Result<Model> make_model(const Config& config, const Groups& groups, Range layers, const ShardPlace& place,
+                         Dtype dtype) {
   MUSTER_TRY(const Recompute recompute, parse_recompute(config.recompute));
   const ModelOptions options{.dtype = dtype,
                              .tp = groups.tp.get(),
                              .sequence_parallel = config.sequence_parallel,
-                             .layers = stages[static_cast<std::size_t>(groups.stages->rank())],
+                             .layers = layers,
                              .recompute = recompute};
   if (place.shards == 1) return Model::create(config.model, options);
   return Model::create(
@@ -59,12 +59,24 @@ Result<Model> make_model(const Config& config, const Groups& groups, const Shard
       options);
 }
 
+// Of the blocks of all stages, in order, those of each.
+std::vector<Range> blocks_of_stages(const ParamTable& mine, std::span<const Range> stages) {
+  std::vector<Range> blocks;
+  ModelPart part = mine.part();
+  for (const Range& layers : stages) {
+    part.layers = layers;
+    const std::int64_t begin = blocks.empty() ? 0 : blocks.back().end;
+    blocks.push_back({begin, begin + part_size(mine.config(), part).blocks});
+  }
+  return blocks;
+}
+
 }  // namespace
 
 class Trainer::Impl {
  public:
-  Impl(TrainerParts parts, Groups groups, Model model, const ShardPlace& place, PipelineSchedule order,
-       Loader loader, std::optional<Loader> held_out, BatchPart share)
+  Impl(TrainerParts parts, Groups groups, Model model, std::span<const Range> stages, const ShardPlace& place,
+       PipelineSchedule order, Loader loader, std::optional<Loader> held_out, BatchPart share)
       : parts_(std::move(parts)),
         config_(parts_.config),
         comm_(*parts_.comm),
@@ -85,11 +97,13 @@ class Trainer::Impl {
         loader_(loader),
         held_out_(held_out),
         share_(share),
+        stage_blocks_(blocks_of_stages(model_.table(), stages)),
         samples_(share.count) {}
 
   Result<void> start();
   Result<Outcome> run();
   Result<StepReport> step();
+  Result<Evaluation> evaluation();
 
   std::int64_t steps_done() const { return step_; }
   Model& model() { return model_; }
@@ -110,7 +124,6 @@ class Trainer::Impl {
   Result<StepResult> accumulate();
   bool counts(int rank) const;
   Result<double> gradient_norm();
-  Result<void> count_blocks();
   Result<Sums> exchange(const StepResult& mine);
   tl::unexpected<Error> not_finite(const std::string& what);
   Result<void> open_journal();
@@ -147,7 +160,6 @@ class Trainer::Impl {
 
 // Restores the newest checkpoint or initialises.
 Result<void> Trainer::Impl::start() {
-  MUSTER_CHECK(count_blocks());
   MUSTER_CHECK(check_ends(parts_));
   const std::string& folder = config_.checkpoint_dir;
   std::optional<Reader> reader;
@@ -312,19 +324,6 @@ Result<double> Trainer::Impl::gradient_norm() {
   return std::sqrt(ordered_sum(parts));
 }
 
-// How many blocks each stage has.
-Result<void> Trainer::Impl::count_blocks() {
-  const auto mine = static_cast<std::int64_t>(model_.table().blocks().size());
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(groups_.stages->size()));
-  MUSTER_CHECK(groups_.stages->all_gather<std::int64_t>(std::span(&mine, 1), counts));
-  std::int64_t end = 0;
-  for (const std::int64_t count : counts) {
-    stage_blocks_.push_back({end, end + count});
-    end += count;
-  }
-  return {};
-}
-
 Result<Trainer::StepReport> Trainer::Impl::step() {
   MUSTER_TRY(const StepResult mine, accumulate());
   MUSTER_TRY(const Sums sums, exchange(mine));
@@ -363,16 +362,19 @@ Result<void> Trainer::Impl::open_journal() {
   return errors[0].empty() ? Result<void>() : fail(ErrorCode::io, "rank 0: " + errors[0]);
 }
 
+Result<Evaluation> Trainer::Impl::evaluation() {
+  return train::evaluate(pipeline_, *held_out_, static_cast<std::uint64_t>(config_.eval_windows),
+                         static_cast<std::uint64_t>(config_.micro_batch),
+                         {.part = groups_.mesh.batch_index(comm_.rank()),
+                          .parts = groups_.mesh.batch_size(),
+                          .counts = counts(comm_.rank())},
+                         comm_);
+}
+
 Result<void> Trainer::Impl::evaluate_now() {
   if (!held_out_) return {};
   const auto start = SteadyClock::now();
-  MUSTER_TRY(const Evaluation e,
-             evaluate(pipeline_, *held_out_, static_cast<std::uint64_t>(config_.eval_windows),
-                      static_cast<std::uint64_t>(config_.micro_batch),
-                      {.part = groups_.mesh.batch_index(comm_.rank()),
-                       .parts = groups_.mesh.batch_size(),
-                       .counts = counts(comm_.rank())},
-                      comm_));
+  MUSTER_TRY(const Evaluation e, evaluation());
   journal_->evaluated(step_, e);
   journal_->leave_out(SteadyClock::now() - start);
   return {};
@@ -515,11 +517,13 @@ Result<std::unique_ptr<Trainer>> Trainer::create(TrainerParts parts) {
     held_out = *held;
   }
   MUSTER_TRY(const PipelineSchedule order, parse_schedule(config.schedule));
+  MUSTER_TRY(const auto stages, stage_layers(config, mesh.extent(Axis::pp)));
   MUSTER_TRY(auto groups, make_groups(config, mesh, *parts.comm, parts.node_ranks));
   const ShardPlace place = shard_place(mesh, config.zero == 1, parts.comm->rank());
-  MUSTER_TRY(Model model, make_model(config, groups, place, parts.dtype));
-  auto impl = std::make_unique<Impl>(std::move(parts), std::move(groups), std::move(model), place, order,
-                                     loader, held_out, share);
+  MUSTER_TRY(Model model, make_model(config, groups, stages[static_cast<std::size_t>(groups.stages->rank())],
+                                     place, parts.dtype));
+  auto impl = std::make_unique<Impl>(std::move(parts), std::move(groups), std::move(model), stages, place,
+                                     order, loader, held_out, share);
   MUSTER_CHECK(impl->start());
   return std::unique_ptr<Trainer>(new Trainer(std::move(impl)));
 }
@@ -528,6 +532,7 @@ Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Trainer::~Trainer() = default;
 Result<Outcome> Trainer::run() { return impl_->run(); }
 Result<Trainer::StepReport> Trainer::step() { return impl_->step(); }
+Result<Evaluation> Trainer::evaluate() { return impl_->evaluation(); }
 std::int64_t Trainer::steps_done() const { return impl_->steps_done(); }
 Model& Trainer::model() { return impl_->model(); }
 const AdamW& Trainer::optimizer() const { return impl_->optimizer(); }

@@ -21,6 +21,7 @@
 #include "train/comm/comm.h"
 #include "train/config/config.h"
 #include "train/data/loader.h"
+#include "train/loop/evaluate.h"
 #include "train/mesh/mesh.h"
 #include "train/model/model.h"
 #include "train/optim/adamw.h"
@@ -64,6 +65,8 @@ class Trainer {
     bool saver_ready = true;  // all ranks are done with their part of the save in flight
   };
   Result<StepReport> step();
+  // The held-out loss as it is now. There must be held-out data.
+  Result<Evaluation> evaluate();
 
   std::int64_t steps_done() const;
   Model& model();

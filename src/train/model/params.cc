@@ -261,11 +261,14 @@ PartSize part_size(const ModelConfig& config, const ModelPart& part) {
   PartSize size;
   for (auto spec = std::begin(kSpecs); spec != std::end(kSpecs); ++spec) {
     const std::int64_t one = numel_of(config, part, *spec);
+    const std::int64_t blocks = (one + ParamTable::kBlock - 1) / ParamTable::kBlock;
     if (per_layer(*spec)) {
       size.parameters += one * part.layers.size();
+      size.blocks += blocks * part.layers.size();
     } else if (spec == std::begin(kSpecs) ? first : last) {
       const bool tail = first && config.tied && !spec->tied_to.empty();
       (tail ? size.gradients : size.parameters) += one;
+      if (!tail) size.blocks += blocks;
     }
   }
   size.gradients += size.parameters;

@@ -107,10 +107,11 @@ struct ModelPart {
 };
 ModelPart whole_model(const ModelConfig& config);
 
-// Elements of the part's flat layout, counted without a table: numel() and gradient_numel() of it.
+// The part's flat layout, counted without a table: numel(), gradient_numel() and blocks() of it.
 struct PartSize {
   std::int64_t parameters = 0;
   std::int64_t gradients = 0;
+  std::int64_t blocks = 0;
 };
 PartSize part_size(const ModelConfig& config, const ModelPart& part);
 

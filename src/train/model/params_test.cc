@@ -220,6 +220,10 @@ TEST(ModelParts, TogetherHoldEveryElementOnceWithItsInitialValue) {
           next = unit.end;
         }
         EXPECT_EQ(next, table.numel());
+        const PartSize size = part_size(config, table.part());
+        EXPECT_EQ(size.parameters, table.numel());
+        EXPECT_EQ(size.gradients, table.gradient_numel());
+        EXPECT_EQ(size.blocks, static_cast<std::int64_t>(table.blocks().size()));
         for (const Param& param : table.params()) {
           std::vector<double> mine(static_cast<std::size_t>(param.numel));
           init_param<double>(config, param, 5, 0, mine);

@@ -1,0 +1,175 @@
+// Runs of one layout and how far their gradients are from those of one rank, for the tests of layouts. The
+// gate is the gradient of every parameter before clipping, and the global norm, in fp64: loss curves hide
+// what AdamW and clipping forgive.
+#pragma once
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "base/text.h"
+#include "train/loop/test_run.h"
+
+namespace muster::train {
+
+inline constexpr double kGate = 1e-12;
+// Of the largest gradient of all: what is below is rounding of a gradient that is 0 (queries and keys where
+// no token sees two).
+inline constexpr double kNoise = 1e-15;
+inline constexpr int kGatedSteps = 2;
+
+struct Layout {
+  int pp = 1, replica = 1, shard = 1, tp = 1;
+  int node_ranks = 0;
+  std::vector<std::string> settings;  // model, batch and mesh
+  int ranks() const { return pp * replica * shard * tp; }
+};
+
+inline std::string name_of(const Layout& layout) {
+  return "pp " + std::to_string(layout.pp) + ", replica " + std::to_string(layout.replica) + ", shard " +
+         std::to_string(layout.shard) + ", tp " + std::to_string(layout.tp) + ", node of " +
+         std::to_string(layout.node_ranks) + ": " + join(layout.settings, " ");
+}
+
+inline Config config_of(const Layout& layout) {
+  auto settings = layout.settings;
+  for (const auto& [axis, extent] : {std::pair("pp", layout.pp), std::pair("replica", layout.replica),
+                                     std::pair("shard", layout.shard), std::pair("tp", layout.tp)})
+    settings.push_back("mesh." + std::string(axis) + "=" + std::to_string(extent));
+  return tiny(settings);
+}
+
+// The same run on one rank: the same micro-batches, one after the other.
+inline Layout alone(const Layout& layout) {
+  Layout one{.settings = {}};
+  for (const std::string& setting : layout.settings) {
+    if (!setting.starts_with("mesh.") && !setting.starts_with("train.activation"))
+      one.settings.push_back(setting);
+  }
+  return one;
+}
+
+// Of each gated step: loss, norm, and the gradient of each global tensor, row-major.
+struct StepGradients {
+  double loss = 0, norm = 0;
+  std::map<std::string, std::vector<double>> tensors;
+};
+struct Gradients {
+  std::string error;
+  std::vector<StepGradients> steps;
+  double held_out = 0;  // loss
+};
+
+// What this rank owns of the gradients, at its place in the global tensors.
+inline void add_owned(Trainer& trainer, std::map<std::string, std::vector<double>>& tensors) {
+  const ParamTable& table = trainer.model().table();
+  const ParamTable whole(table.config());
+  for (const Param& param : table.params()) {
+    const Slice global = whole_slice(param.name, whole_box(whole.at(param.name).shape));
+    auto& values = tensors[param.name];
+    values.resize(static_cast<std::size_t>(global.numel()));
+    if (!table.owns(param)) continue;
+    for (const Range part :
+         within(trainer.replicas().placement().owned(), {param.offset, param.offset + param.numel})) {
+      const auto mine = trainer.model().gradients().as<double>(part);
+      const Slice slice{param.name, param.box, {part.begin - param.offset, part.end - param.offset}};
+      for (const Run& run : intersect(global, slice))
+        std::copy_n(mine.begin() + run.b, run.count, values.begin() + run.a);
+    }
+  }
+}
+
+inline std::vector<Gradients> gradients_on(const Layout& layout, const TokenStream& data,
+                                           const Wrap& wrap = {}) {
+  const Config config = config_of(layout);
+  const auto run = [&](Comm& comm) {
+    set_threads(1);
+    Gradients out;
+    auto trainer = Trainer::create({.config = config,
+                                    .train = &data,
+                                    .validation = &data,
+                                    .comm = &comm,
+                                    .node_ranks = layout.node_ranks,
+                                    .machine = {},
+                                    .dtype = Dtype::f64});
+    if (!trainer) {
+      out.error = trainer.error().message;
+      return out;
+    }
+    for (int step = 0; step < kGatedSteps; ++step) {
+      const auto report = (*trainer)->step();
+      if (!report) {
+        out.error = report.error().message;
+        return out;
+      }
+      out.steps.push_back({.loss = report->loss, .norm = report->gradient_norm, .tensors = {}});
+      add_owned(**trainer, out.steps.back().tensors);
+    }
+    const auto evaluated = (*trainer)->evaluate();
+    if (!evaluated) out.error = evaluated.error().message;
+    if (evaluated) out.held_out = evaluated->loss;
+    return out;
+  };
+  return on_ranks<Gradients>(layout.ranks(), run, wrap);
+}
+
+// How far a layout is from one rank; "" if it is not. An element that two ranks own is the same on both.
+inline std::string difference(const std::vector<Gradients>& ranks, const Gradients& one) {
+  for (const Gradients& rank : ranks) {
+    if (!rank.error.empty()) return rank.error;
+    if (!(std::abs(rank.held_out - one.held_out) <= kGate * one.held_out)) return "held-out loss";
+  }
+  for (std::size_t step = 0; step < one.steps.size(); ++step) {
+    const std::string at = "step " + std::to_string(step + 1) + " ";
+    for (const Gradients& rank : ranks) {
+      const StepGradients &got = rank.steps[step], &wanted = one.steps[step];
+      if (!(std::abs(got.loss - wanted.loss) <= kGate * std::abs(wanted.loss))) return at + "loss";
+      if (!(std::abs(got.norm - wanted.norm) <= kGate * wanted.norm)) return at + "norm";
+    }
+    double largest = 0;
+    for (const auto& [name, wanted] : one.steps[step].tensors) {
+      for (const double value : wanted) largest = std::max(largest, std::abs(value));
+    }
+    for (const auto& [name, wanted] : one.steps[step].tensors) {
+      double greatest = 0, worst = 0;
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        double owned = 0;
+        for (const Gradients& rank : ranks) {
+          const auto found = rank.steps[step].tensors.find(name);
+          const double here = found == rank.steps[step].tensors.end() ? 0 : found->second[i];
+          if (here != 0 && owned != 0 && here != owned) return at + name + ": owners differ";
+          if (here != 0) owned = here;
+        }
+        greatest = std::max(greatest, std::abs(wanted[i]));
+        worst = std::max(worst, std::abs(wanted[i] - owned));
+        if (std::isnan(owned)) worst = owned;
+      }
+      if (!(worst <= std::max(kGate * greatest, kNoise * largest)))
+        return at + name + ": " + std::to_string(worst / greatest);
+    }
+  }
+  return "";
+}
+
+// Tokens of which many are 0, in runs of very different length; as data.ignored_token these are no targets.
+inline MemoryStream masked_tokens(std::uint64_t seed, std::int64_t vocab) {
+  Rng rng(seed);
+  std::vector<std::int64_t> values;
+  while (values.size() < 3000) {
+    const auto count = rng.between(1, 20);
+    const bool masked = rng.chance(0.5);
+    for (std::int64_t i = 0; i < count; ++i) values.push_back(masked ? 0 : rng.between(0, vocab - 1));
+  }
+  return MemoryStream(std::move(values), static_cast<int>(vocab));
+}
+
+inline std::string check(const Layout& layout, std::uint64_t seed, std::int64_t vocab) {
+  const MemoryStream data = masked_tokens(seed, vocab);
+  const Gradients one = gradients_on(alone(layout), data)[0];
+  if (!one.error.empty()) return "one rank: " + one.error;
+  return difference(gradients_on(layout, data), one);
+}
+
+}  // namespace muster::train
