@@ -313,6 +313,37 @@ TEST_F(Program, SigtermSavesAndStops) {
   EXPECT_THAT(run.out, HasSubstr("stopped at step"));
 }
 
+// Every step is saved, so each kill finds a save at some point of its way.
+TEST_F(Program, KilledWhileSavingItGoesOnBitwise) {
+  const TempDir out;
+  const auto arguments = [&](const std::string& name, const std::string& every) {
+    return train_arguments(shared("train"), sets({"checkpoint.dir=" + out / name, "checkpoint.every=" + every,
+                                                  "train.steps=40", "log.every=1", "mesh.zero=1"}) +
+                                                std::vector<std::string>{"--nproc", "2"});
+  };
+  std::int64_t last = 0;
+  for (const int step : {3, 8, 14, 21, 29}) {
+    const Child agent = start(arguments("parts", "1"));
+    const std::string said = read_until(agent.out, "step=" + std::to_string(step) + "/40");
+    kill(agent.pid, SIGKILL);  // its ranks die with it
+    EXPECT_EQ(finish(agent).code, 128 + SIGKILL);
+    if (last > 0) {
+      EXPECT_THAT(said, ContainsRegex("resume step=[0-9]+ samples="));
+    }
+    auto latest = latest_checkpoint(out / "parts", OnDamage::refuse);
+    ASSERT_TRUE(latest) << latest.error().message;
+    if (!latest->reader) continue;  // killed before the first counted
+    EXPECT_TRUE(latest->reader->verify());
+    EXPECT_GE(latest->reader->info().step, last);
+    last = latest->reader->info().step;
+  }
+  EXPECT_GT(last, 10);
+  const auto again = finish(start(arguments("parts", "1"))), whole = finish(start(arguments("whole", "0")));
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(whole.code, 0) << whole.err;
+  EXPECT_EQ(checksums(out / "parts/step-40"), checksums(out / "whole/step-40"));
+}
+
 // Every step is saved, so the signal finds a save in flight: it is finished, then the last step is saved too.
 TEST_F(Program, SigtermWhileSavingLosesNothing) {
   const TempDir out;

@@ -131,14 +131,32 @@ TEST(Resume, ADamagedCheckpointIsNamedAndTheOneBeforeTakenOnlyWhenAsked) {
 TEST(Resume, FromFailuresAtAnyByteOfASaveIsBitwise) {
   const auto data = tokens();
   const TempDir folder;
-  const auto options = [&](const std::string& name) {
-    return RunOptions{.config = tiny({"checkpoint.dir=" + folder / name, "checkpoint.every=2"}),
-                      .train = &data,
-                      .steps_only = false};
+  struct Saved {
+    int ranks;
+    std::vector<std::string> layout;
+    std::string state = {};   // at the end
+    std::uint64_t bytes = 0;  // of the longest file
   };
-  const Trace whole = run_alone(options("whole"));
-  ASSERT_EQ(whole.error, "");
-  const auto bytes = fs::file_size(folder / "whole/step-8/rank-0.bin");
+  std::vector<Saved> cases = {
+      {1, {}}, {2, {"mesh.zero=1"}}, {2, {"mesh.shard=2"}}, {2, {"mesh.pp=2"}}, {2, {"mesh.tp=2"}}};
+  const auto run = [&](const Saved& saved, const std::string& name, std::function<bool()> stop) {
+    auto settings = saved.layout;
+    for (const auto& text : {"checkpoint.dir=" + folder / name, std::string("checkpoint.every=2"),
+                             std::string("model.layers=2"), std::string("train.batch=4")})
+      settings.push_back(text);
+    return run_ranks(saved.ranks, [&](int rank) {
+      return RunOptions{
+          .config = tiny(settings), .train = &data, .stop = rank == 0 ? stop : nullptr, .steps_only = false};
+    });
+  };
+  for (Saved& saved : cases) {
+    const auto traces = run(saved, "whole", nullptr);
+    ASSERT_EQ(traces[0].error, "");
+    saved.state = traces[0].state;
+    for (const auto& entry : fs::directory_iterator(folder / "whole/step-8"))
+      saved.bytes = std::max<std::uint64_t>(saved.bytes, entry.file_size());
+    fs::remove_all(folder / "whole");
+  }
   const auto seed = static_cast<std::uint64_t>(std::random_device{}());
   std::cout << "seed " << seed << std::endl;
   Rng rng(seed);
@@ -146,25 +164,28 @@ TEST(Resume, FromFailuresAtAnyByteOfASaveIsBitwise) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   for (int round = 0; round < 100; ++round) {
+    const Saved& saved = cases[static_cast<std::size_t>(round) % cases.size()];
     const std::string name = "round-" + std::to_string(round);
     const int healthy = 2 * static_cast<int>(rng.below(4));  // steps with saves before the disk is full
-    const auto limit = rng.below(bytes);
+    const auto limit = rng.below(saved.bytes);
+    const std::string what = join(saved.layout, " ") + ", byte " + std::to_string(limit);
     int step = 0;
-    auto failing = options(name);
-    failing.stop = [&] {
+    const auto failed = run(saved, name, [&] {
       if (step++ == healthy) {
         const rlimit low{.rlim_cur = limit, .rlim_max = before.rlim_max};
         EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
       }
       return false;
-    };
-    const Trace failed = run_alone(failing);
+    });
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-    ASSERT_THAT(failed.error, HasSubstr("step-")) << limit;
-    ASSERT_THAT(failed.error, HasSubstr("File too large")) << limit;
-    const Trace resumed = run_alone(options(name));
-    ASSERT_EQ(resumed.error, "") << limit;
-    ASSERT_EQ(resumed.state, whole.state) << limit;
+    for (const Trace& trace : failed) {
+      ASSERT_THAT(trace.error, HasSubstr("/step-")) << what;
+      ASSERT_THAT(trace.error, HasSubstr("File too large")) << what;
+    }
+    for (const Trace& resumed : run(saved, name, nullptr)) {
+      ASSERT_EQ(resumed.error, "") << what;
+      ASSERT_EQ(resumed.state, saved.state) << what;
+    }
     fs::remove_all(folder / name);
   }
 }
