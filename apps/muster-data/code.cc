@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "text/tokenizer.h"
 
-namespace muster::apps {
+namespace muster::data_program {
 namespace {
 
 // Calls use(line) for each line, or once for everything when `whole`.
@@ -80,4 +80,4 @@ Result<void> decode(const CodeArguments& arguments) {
   });
 }
 
-}  // namespace muster::apps
+}  // namespace muster::data_program

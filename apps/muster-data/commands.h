@@ -1,11 +1,44 @@
-// The commands of muster-data that do not live in main.cc. Each prints its result to standard output.
+// What the commands of muster-data share, and those that do not live in main.cc. Each prints its result to
+// standard output. Used by one thread.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
+#include "text/corpus.h"
+#include "text/tokenize.h"
 
-namespace muster::apps {
+namespace muster::data_program {
+
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_ = Clock::now();
+};
+
+std::string grouped(std::uint64_t value);  // 1234567 -> "1,234,567"
+
+// The files of the folders and files given, and the bytes of all. failed_precondition: there is none.
+Result<std::vector<text::InputFile>> inputs_of(const std::vector<std::string>& paths, std::uint64_t& bytes);
+
+struct TokenizeArguments {
+  std::vector<std::string> input;
+  std::string tokenizer;
+  std::string output;
+  std::vector<std::string> parts;
+  bool allow_empty = false;
+  double line_mb_max = 128;
+  text::TokenizeOptions options;
+};
+// cancelled: SIGINT or SIGTERM stopped it, and no shard is left.
+Result<void> tokenize(TokenizeArguments arguments);
+int stopped_by_signal();  // 128 + the signal
 
 struct CodeArguments {
   std::string tokenizer;
@@ -16,4 +49,4 @@ struct CodeArguments {
 Result<void> encode(const CodeArguments& arguments);
 Result<void> decode(const CodeArguments& arguments);
 
-}  // namespace muster::apps
+}  // namespace muster::data_program

@@ -1,5 +1,5 @@
 // muster-data: trains tokenizers and tokenises text into shards. Arguments and messages only; the work is in
-// src/text. Exit codes: 0 done, 1 failed, 2 wrong arguments.
+// src/text.
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -20,39 +20,13 @@
 
 namespace {
 
-using muster::Error;
 using muster::ErrorCode;
-using muster::fail;
 using muster::format_bytes;
 using muster::Result;
+using muster::data_program::grouped;
+using muster::data_program::inputs_of;
+namespace program = muster::data_program;
 namespace text = muster::text;
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double megabytes(std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; }
-
-// "4.4 MB, 1.03 M tokens" style numbers: 1234567 -> "1,234,567".
-std::string grouped(std::uint64_t value) {
-  auto digits = std::to_string(value);
-  for (auto at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
-    digits.insert(static_cast<std::size_t>(at), ",");
-  return digits;
-}
-
-Result<std::vector<text::InputFile>> inputs_of(const std::vector<std::string>& paths, std::uint64_t& bytes) {
-  MUSTER_TRY(auto files, text::list_inputs(paths));
-  bytes = 0;
-  for (const auto& file : files) bytes += file.bytes;
-  if (files.empty()) {
-    return fail(ErrorCode::failed_precondition,
-                "no file in " + muster::join(paths, ", ") + " (names that begin with a dot are left out)");
-  }
-  return files;
-}
 
 struct TrainArguments {
   std::vector<std::string> input;
@@ -70,13 +44,13 @@ Result<void> train(TrainArguments arguments) {
               grouped(files.size()).c_str(), format_bytes(bytes).c_str());
   std::vector<std::string> paths;
   for (const auto& file : files) paths.push_back(file.path);
-  const auto start = Clock::now();
+  const program::Stopwatch watch;
   MUSTER_TRY(const auto trained, text::train_tokenizer(paths, arguments.options));
   MUSTER_TRY(const auto tokenizer, text::Tokenizer::from_bytes(trained.model));
   MUSTER_CHECK(muster::make_directories(arguments.output));
   const auto path = arguments.output + "/tokenizer.model";
   MUSTER_CHECK(muster::write_file_atomic(path, trained.model));
-  if (trained.bytes_sampled + trained.lines < trained.bytes) {
+  if (trained.bytes > arguments.options.sample_bytes_max) {
     std::printf("Sampled %s of it (--sample-mb)\n", format_bytes(trained.bytes_sampled).c_str());
   }
   if (trained.lines_repaired > 0) {
@@ -85,70 +59,7 @@ Result<void> train(TrainArguments arguments) {
   }
   std::printf("Wrote %s: %s tokens, sha256 %s, %.1f s\n", path.c_str(),
               grouped(static_cast<std::uint64_t>(tokenizer.vocab_size())).c_str(),
-              tokenizer.hash().substr(0, 12).c_str(), seconds_since(start));
-  return {};
-}
-
-struct TokenizeArguments {
-  std::vector<std::string> input;
-  std::string tokenizer;
-  std::string output;
-  std::vector<std::string> parts;
-  bool allow_empty = false;
-  text::TokenizeOptions options;
-};
-
-// One line every two seconds at most.
-class Progress {
- public:
-  explicit Progress(std::uint64_t total) : total_(total) {}
-  void operator()(const text::TokenizeReport& report) {
-    if (seconds_since(last_) < 2.0) return;
-    last_ = Clock::now();
-    const double share = total_ == 0 ? 1.0 : static_cast<double>(report.bytes) / static_cast<double>(total_);
-    std::printf("Tokenising %3.0f %%  %s of %s  %s tokens  %.1f MB/s\n", 100.0 * std::min(share, 1.0),
-                format_bytes(report.bytes).c_str(), format_bytes(total_).c_str(),
-                grouped(report.tokens).c_str(), megabytes(report.bytes) / seconds_since(start_));
-    std::fflush(stdout);
-  }
-
- private:
-  std::uint64_t total_;
-  Clock::time_point start_ = Clock::now();
-  Clock::time_point last_ = start_;
-};
-
-Result<void> tokenize(TokenizeArguments arguments) {
-  std::uint64_t bytes = 0;
-  auto files = inputs_of(arguments.input, bytes);
-  if (!files && arguments.allow_empty && files.error().code == ErrorCode::failed_precondition) {
-    MUSTER_CHECK(muster::make_directories(arguments.output));
-    std::printf("No input file: nothing to tokenise\n");
-    return {};
-  }
-  if (!files) return tl::unexpected(files.error());
-  MUSTER_TRY(const auto tokenizer, text::Tokenizer::load(arguments.tokenizer));
-  std::printf("Tokenising %s files, %s, with %s (%s tokens, sha256 %s) on %d threads\n",
-              grouped(files->size()).c_str(), format_bytes(bytes).c_str(), arguments.tokenizer.c_str(),
-              grouped(static_cast<std::uint64_t>(tokenizer.vocab_size())).c_str(),
-              tokenizer.hash().substr(0, 12).c_str(), arguments.options.threads);
-  std::fflush(stdout);
-  const auto start = Clock::now();
-  arguments.options.progress = Progress(bytes);
-  MUSTER_TRY(const auto report, text::tokenize(*files, tokenizer, arguments.output, arguments.options));
-  const double seconds = seconds_since(start);
-  if (report.replaced > 0) {
-    std::printf("Warning: the input is not all UTF-8; %s U+FFFD were written in place of wrong bytes\n",
-                grouped(report.replaced).c_str());
-  }
-  if (report.files_without_text > 0) {
-    std::printf("Warning: %s files without text were left out\n", grouped(report.files_without_text).c_str());
-  }
-  std::printf("Wrote %s shards to %s: %s documents, %s tokens, %.2f bytes per token, %.1f s, %.1f MB/s\n",
-              grouped(report.shards.size()).c_str(), arguments.output.c_str(),
-              grouped(report.documents).c_str(), grouped(report.tokens).c_str(),
-              static_cast<double>(report.bytes) / static_cast<double>(report.tokens), seconds,
-              megabytes(report.bytes) / seconds);
+              tokenizer.hash().substr(0, 12).c_str(), watch.seconds());
   return {};
 }
 
@@ -172,32 +83,11 @@ Result<void> info(const std::string& folder) {
   return {};
 }
 
-// Each part is a sub-folder of the input and becomes one of the output.
-Result<void> tokenize_parts(const TokenizeArguments& arguments) {
-  if (arguments.parts.empty()) return tokenize(arguments);
-  if (arguments.input.size() != 1) {
-    return fail(ErrorCode::invalid_argument,
-                "--parts needs one --input folder, " + std::to_string(arguments.input.size()) + " are given");
-  }
-  for (const auto& part : arguments.parts) {
-    if (part.empty() || part.front() == '.' || part.find('/') != std::string::npos) {
-      return fail(ErrorCode::invalid_argument, "--parts: \"" + part + "\" is not the name of a sub-folder");
-    }
-    auto one = arguments;
-    one.input = {arguments.input[0] + "/" + part};
-    one.output += "/" + part;
-    std::printf("%s: ", part.c_str());
-    // A node whose share has nothing of this part has no such folder, either.
-    if (arguments.allow_empty && !std::filesystem::exists(one.input[0])) one.input.clear();
-    MUSTER_CHECK(tokenize(std::move(one)));
-  }
-  return {};
-}
-
 int report(const Result<void>& result) {
   if (result) return 0;
   std::fflush(stdout);
   std::fprintf(stderr, "muster-data: %s\n", result.error().message.c_str());
+  if (result.error().code == ErrorCode::cancelled) return program::stopped_by_signal();
   return result.error().code == ErrorCode::invalid_argument ? 2 : 1;
 }
 
@@ -222,48 +112,71 @@ CLI::App* add_train(CLI::App& app, TrainArguments& arguments) {
   return command;
 }
 
-CLI::App* add_tokenize(CLI::App& app, TokenizeArguments& arguments) {
-  arguments.options.threads = threads_here();
-  auto* command = app.add_subcommand("tokenize", "Write text files as tokenised, indexed shards");
-  command->add_option("--input", arguments.input, "Folders (searched below) or files of UTF-8 text")
+void add_tokenize_input(CLI::App& command, program::TokenizeArguments& arguments) {
+  auto& options = arguments.options;
+  command.add_option("--input", arguments.input, "Folders (searched below) or files: UTF-8 text, JSON lines")
       ->required();
-  command->add_option("--tokenizer", arguments.tokenizer, "A tokenizer.model or tokenizer.json")->required();
-  command->add_option("--output", arguments.output, "Folder that gets tokens-*.mts; may hold none yet")
-      ->required();
-  command->add_flag("--split-documents", arguments.options.split_documents,
-                    "Blank lines part documents; otherwise a file is one document");
-  command
-      ->add_option("--shard-tokens", arguments.options.shard_tokens,
-                   "Start a new shard at the first document behind this")
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
+  command.add_flag("--split-documents", options.split_documents,
+                   "Blank lines part documents of text; otherwise a file is one document");
+  command.add_flag("--json-lines", options.json_lines,
+                   "Every file is JSON lines, not only *.jsonl and *.ndjson (.gz, .zst)");
+  command.add_option("--text-field", options.text_field, "The member of a line's object that holds its text")
       ->capture_default_str();
-  command->add_option("--threads", arguments.options.threads, "Workers; the output does not depend on it")
-      ->check(CLI::Range(1, 1024))
+  command.add_flag("--skip-bad-lines", options.skip_bad_lines,
+                   "Leave out lines that are not JSON in UTF-8 with a text; otherwise they end the run");
+  command.add_option("--max-line-mb", arguments.line_mb_max, "A longer line of JSON is a bad line")
+      ->check(CLI::Range(0.001, 4000.0))
       ->capture_default_str();
   command
-      ->add_option(
+      .add_option(
           "--parts", arguments.parts,
           "These sub-folders of --input, each into the sub-folder of that name of --output: train,held-out")
       ->delimiter(',');
-  command->add_flag("--allow-empty", arguments.allow_empty,
-                    "An input folder without files is no error (a node that got no share)");
+  command.add_flag("--allow-empty", arguments.allow_empty,
+                   "An input folder without files is no error (a node that got no share)");
+}
+
+CLI::App* add_tokenize(CLI::App& app, program::TokenizeArguments& arguments) {
+  auto& options = arguments.options;
+  options.threads = threads_here();
+  auto* command = app.add_subcommand("tokenize", "Write text or JSON lines as tokenised, indexed shards");
+  add_tokenize_input(*command, arguments);
+  command->add_option("--tokenizer", arguments.tokenizer, "A tokenizer.model or tokenizer.json")->required();
+  command->add_option("--output", arguments.output, "Folder that gets tokens-*.mts; may hold none yet")
+      ->required();
+  command
+      ->add_option(
+          "--held-out", options.held_out,
+          "This share of the documents goes to held-out/ in --output, the rest to train/; 0: no such folders")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command
+      ->add_option("--shard-tokens", options.shard_tokens,
+                   "Start a new shard at the first document behind this")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
+      ->capture_default_str();
+  command->add_option("--threads", options.threads, "Workers; the output does not depend on it")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   command->footer(
-      "Every document ends with the tokenizer's end token. Bytes that are not UTF-8 become U+FFFD and are "
-      "counted.\n"
+      "Every document ends with the tokenizer's end token. Files may be compressed (.gz, .zst). Bytes of "
+      "text that are "
+      "not UTF-8 become U+FFFD and are counted.\n"
+      "A document's own text decides whether it is held out: the same on every node, in any order.\n"
       "Shards are named after their first input file, so nodes with different files can share one output "
       "prefix.\n\n"
-      "Example:\n  muster-data tokenize --input texts/ --tokenizer tokenizer/tokenizer.model --output "
-      "shards/");
+      "Example:\n  muster-data tokenize --input corpus/ --tokenizer tokenizer.json --output shards/ "
+      "--held-out 0.01");
   return command;
 }
 
-void add_code_options(CLI::App& command, muster::apps::CodeArguments& arguments) {
+void add_code_options(CLI::App& command, program::CodeArguments& arguments) {
   command.add_option("--tokenizer", arguments.tokenizer, "A tokenizer.model or tokenizer.json")->required();
   command.add_option("--input", arguments.input, "A file; without it, standard input");
   command.add_flag("--json-lines", arguments.json_lines, "Each text is a line, a JSON string");
 }
 
-CLI::App* add_encode(CLI::App& app, muster::apps::CodeArguments& arguments) {
+CLI::App* add_encode(CLI::App& app, program::CodeArguments& arguments) {
   auto* command = app.add_subcommand("encode", "Print the token ids of a text");
   add_code_options(*command, arguments);
   command->add_flag(
@@ -275,7 +188,7 @@ CLI::App* add_encode(CLI::App& app, muster::apps::CodeArguments& arguments) {
   return command;
 }
 
-CLI::App* add_decode(CLI::App& app, muster::apps::CodeArguments& arguments) {
+CLI::App* add_decode(CLI::App& app, program::CodeArguments& arguments) {
   auto* command = app.add_subcommand("decode", "Print the text of token ids");
   add_code_options(*command, arguments);
   command->footer(
@@ -288,13 +201,13 @@ int run(int argc, char** argv) {
   CLI::App app("Text to tokens: trains tokenizers and writes tokenised shards for muster-train.",
                "muster-data");
   app.require_subcommand(1);
-  app.footer("Exit codes: 0 done, 1 failed, 2 wrong arguments.");
+  app.footer("Exit codes: 0 done, 1 failed, 2 wrong arguments, 128 + signal stopped.");
 
   TrainArguments training;
-  TokenizeArguments tokenizing;
+  program::TokenizeArguments tokenizing;
   const auto* train_command = add_train(app, training);
   const auto* tokenize_command = add_tokenize(app, tokenizing);
-  muster::apps::CodeArguments coding;
+  program::CodeArguments coding;
   const auto* encode_command = add_encode(app, coding);
   const auto* decode_command = add_decode(app, coding);
   std::string folder;
@@ -310,9 +223,9 @@ int run(int argc, char** argv) {
     return code == 0 ? 0 : 2;
   }
   if (*train_command) return report(train(std::move(training)));
-  if (*tokenize_command) return report(tokenize_parts(tokenizing));
-  if (*encode_command) return report(muster::apps::encode(coding));
-  if (*decode_command) return report(muster::apps::decode(coding));
+  if (*tokenize_command) return report(program::tokenize(tokenizing));
+  if (*encode_command) return report(program::encode(coding));
+  if (*decode_command) return report(program::decode(coding));
   if (*info_command) return report(info(folder));
   if (*version_command) std::printf("muster-data %s\n", MUSTER_VERSION);
   return 0;

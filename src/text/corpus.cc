@@ -1,10 +1,6 @@
 #include "text/corpus.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 
 #include "base/text.h"
@@ -58,92 +54,171 @@ Result<std::vector<InputFile>> list_inputs(const std::vector<std::string>& paths
   return out;
 }
 
-CorpusReader::CorpusReader(const std::vector<InputFile>& files, CorpusOptions options)
-    : files_(files), options_(options) {}
-
-// Reads on until the buffer holds a chunk, its first cut_ bytes; false at the end of the file.
-Result<bool> CorpusReader::fill() {
-  cut_ = 0;
-  std::size_t searched = 0;  // bytes in front that hold no newline
-  for (;;) {
-    if (options_.cut_at_newlines && buffer_.size() >= options_.chunk_bytes) {
-      const auto newline = std::string_view(buffer_).substr(searched).rfind('\n');
-      if (newline != std::string_view::npos) {
-        cut_ = searched + newline + 1;
-        return true;
-      }
-      searched = buffer_.size();
-    }
-    const auto old = buffer_.size();
-    if (old > options_.chunk_bytes_max) {
-      return fail(ErrorCode::resource_exhausted,
-                  files_[next_file_ - 1].path + ": more than " + format_bytes(options_.chunk_bytes_max) +
-                      (options_.cut_at_newlines ? " without a newline" : " in one file") +
-                      "; cut it into smaller pieces");
-    }
-    buffer_.resize(old + options_.chunk_bytes);
-    const auto count = ::read(file_.get(), buffer_.data() + old, options_.chunk_bytes);
-    buffer_.resize(old + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-    if (count < 0 && errno != EINTR) return fail_errno("read " + files_[next_file_ - 1].path);
-    if (count == 0) return false;
-  }
-  return true;
+FileReader::FileReader(std::string path, const CorpusOptions& options,
+                       std::unique_ptr<detail::ByteSource> source)
+    : path_(std::move(path)), options_(options), source_(std::move(source)) {
+  const auto name = detail::without_compression(path_);
+  json_lines_ = options.json_lines || name.ends_with(".jsonl") || name.ends_with(".ndjson");
 }
 
-Result<Chunk> CorpusReader::next() {
-  for (;;) {
-    if (!file_) {
-      if (next_file_ == files_.size()) return Chunk{};
-      MUSTER_TRY(file_, open_file(files_[next_file_++].path, O_RDONLY));
-      in_document_ = false;
-    }
-    MUSTER_TRY(const bool more, fill());
-    auto chunk = cut(more ? cut_ : buffer_.size(), !more);
-    if (!more) file_.reset();
-    if (!chunk.parts.empty()) return chunk;
-  }
+Result<FileReader> FileReader::open(const std::string& path, const CorpusOptions& options) {
+  MUSTER_TRY(auto source, detail::ByteSource::open(path));
+  return FileReader(path, options, std::move(source));
 }
 
-Chunk CorpusReader::cut(std::size_t length, bool last) {
+// Reads on, up to a chunk more; false at the end of the file.
+Result<bool> FileReader::fill() {
+  if (at_end_) return false;
+  const auto wanted = buffer_.size() + options_.chunk_bytes;
+  auto size = buffer_.size();
+  buffer_.resize(wanted);
+  while (size < wanted && !at_end_) {
+    const auto count = source_->read(buffer_.data() + size, wanted - size);
+    if (!count) return tl::unexpected(count.error());
+    size += *count;
+    at_end_ = *count == 0;
+  }
+  buffer_.resize(size);
+  return !at_end_;
+}
+
+Result<Chunk> FileReader::next() {
   Chunk chunk;
-  chunk.file = next_file_ - 1;
-  chunk.text = buffer_.substr(0, length);
-  buffer_.erase(0, length);
-  if (options_.split_documents) {
-    split_at_blank_lines(chunk, last);
+  if (json_lines_) {
+    MUSTER_CHECK(next_lines(chunk));
   } else {
-    split_whole(chunk, last);
+    MUSTER_CHECK(next_text(chunk));
   }
+  chunk.file_bytes = source_->consumed() - reported_;
+  reported_ = source_->consumed();
   return chunk;
 }
 
-void CorpusReader::split_whole(Chunk& chunk, bool last) {
-  if (chunk.text.empty() && !in_document_) return;
-  chunk.parts.push_back({0, chunk.text.size(), !in_document_, last});
-  in_document_ = !last;
+// ---- JSON lines
+
+std::string line_too_long(std::uint64_t bytes, std::uint64_t bytes_max) {
+  return "it has " + format_bytes(bytes) + ", the limit is " + format_bytes(bytes_max);
 }
 
-void CorpusReader::split_at_blank_lines(Chunk& chunk, bool last) {
-  const std::string_view text = chunk.text;
-  std::size_t begin = 0;  // of the part that is open, when in_document_
+Result<void> FileReader::next_lines(Chunk& chunk) {
+  chunk.first_line = line_;
+  while (chunk.empty()) {
+    if (buffer_.size() < options_.chunk_bytes) MUSTER_CHECK(fill());
+    if (buffer_.empty()) return {};
+    auto end = buffer_.rfind('\n') + 1;  // npos + 1: 0
+    if (end == 0 && at_end_) end = buffer_.size();
+    if (end == 0 && buffer_.size() > options_.line_bytes_max) {
+      MUSTER_CHECK(skip_line(chunk));
+    } else if (end == 0) {
+      MUSTER_CHECK(fill());
+    } else {
+      chunk.content = buffer_.substr(0, end);
+      buffer_.erase(0, end);
+      line_ += static_cast<std::uint64_t>(std::count(chunk.content.begin(), chunk.content.end(), '\n'));
+    }
+  }
+  return {};
+}
+
+// Leaves out the line that the buffer begins with and has no end of.
+Result<void> FileReader::skip_line(Chunk& chunk) {
+  std::uint64_t length = 0;
+  for (;;) {
+    const auto newline = buffer_.find('\n');
+    if (newline != std::string::npos || at_end_) {
+      const auto end = std::min(newline, buffer_.size());
+      length += end;
+      buffer_.erase(0, std::min(end + 1, buffer_.size()));
+      break;
+    }
+    length += buffer_.size();
+    buffer_.clear();
+    MUSTER_CHECK(fill());
+  }
+  chunk.too_long = BadLine{line_++, line_too_long(length, options_.line_bytes_max)};
+  return {};
+}
+
+// ---- text
+
+Result<void> FileReader::next_text(Chunk& chunk) {
+  for (;;) {
+    if (buffer_.size() < options_.chunk_bytes) MUSTER_CHECK(fill());
+    const auto used = options_.split_documents ? split_at_blank_lines(chunk.parts) : split_whole(chunk.parts);
+    chunk.content = buffer_.substr(0, used);
+    buffer_.erase(0, used);
+    if (!chunk.parts.empty() || (at_end_ && buffer_.empty())) break;
+    if (used > 0) continue;  // blank lines
+    if (buffer_.size() > options_.chunk_bytes_max) {
+      return fail(
+          ErrorCode::resource_exhausted,
+          path_ + ": more than " + format_bytes(options_.chunk_bytes_max) +
+              " of text without a place where this tokenizer lets it be cut; cut it into smaller files");
+    }
+    MUSTER_CHECK(fill());
+  }
+  if (chunk.parts.empty()) chunk.content.clear();
+  return {};
+}
+
+// Both answer how many bytes of the buffer are in the parts or between them; 0: more must be read first.
+
+std::size_t FileReader::split_whole(std::vector<Part>& parts) {
+  const auto used = at_end_ ? buffer_.size() : cut_document(buffer_.size());
+  if (used == 0 && !(at_end_ && in_document_)) return 0;
+  parts.push_back({0, used, !in_document_, at_end_});
+  in_document_ = !at_end_;
+  return used;
+}
+
+// A document that is not complete stays in the buffer, unless it fills it.
+std::size_t FileReader::split_at_blank_lines(std::vector<Part>& parts) {
+  const std::string_view text = buffer_;
+  std::size_t begin = 0;  // of the document that is open
+  bool open = in_document_;
   bool begins = false;
-  for (std::size_t at = 0; at < text.size();) {
+  bool mid_line = mid_line_;
+  std::size_t at = 0;
+  while (at < text.size()) {
     const auto newline = text.find('\n', at);
+    if (newline == std::string_view::npos && !at_end_) break;
     const auto end = newline == std::string_view::npos ? text.size() : newline + 1;
-    const bool blank = trim(text.substr(at, end - at)).empty();
-    if (blank && in_document_) {
-      chunk.parts.push_back({begin, at - begin, begins, true});
-      in_document_ = false;
-      begins = false;
-    } else if (!blank && !in_document_) {
+    const bool blank = !mid_line && trim(text.substr(at, end - at)).empty();
+    mid_line = false;
+    if (blank && open) {
+      parts.push_back({begin, at - begin, begins, true});
+      open = begins = false;
+    } else if (!blank && !open) {
       begin = at;
-      begins = true;
-      in_document_ = true;
+      open = begins = true;
     }
     at = end;
   }
-  if (in_document_) chunk.parts.push_back({begin, text.size() - begin, begins, last});
-  if (last) in_document_ = false;
+  if (open && !at_end_ && begin == 0) {
+    const auto used = cut_document(at);
+    if (used == 0) return 0;
+    parts.push_back({0, used, begins, false});
+    in_document_ = true;
+    mid_line_ = text[used - 1] != '\n';
+    return used;
+  }
+  const auto used = !open ? at : at_end_ ? text.size() : begin;
+  if (open && at_end_) parts.push_back({begin, text.size() - begin, begins, true});
+  if (used > 0 || at_end_) in_document_ = mid_line_ = false;
+  return used;
+}
+
+// Where the document that fills the buffer may be cut, not before the middle of a chunk; 0: nowhere. Lines
+// are complete up to `lines_end`: behind it could be a blank line, which ends the document.
+std::size_t FileReader::cut_document(std::size_t lines_end) const {
+  const std::string_view text = buffer_;
+  const auto low = options_.chunk_bytes / 2;
+  if (!options_.cut) return 0;
+  if (const auto used = options_.cut(text.substr(0, lines_end)); used >= std::max<std::size_t>(low, 1))
+    return used;
+  const auto used = options_.cut(text);
+  const bool blank = used > lines_end && trim(text.substr(lines_end, used - lines_end)).empty();
+  return used < std::max<std::size_t>(low, 1) || blank ? 0 : used;
 }
 
 }  // namespace muster::text

@@ -69,18 +69,20 @@ TEST(Corpus, ListsFilesByNameAndRefusesDuplicates) {
   EXPECT_EQ(list_inputs({in / "b.txt", in / "b.txt"}).error().code, ErrorCode::invalid_argument);
 }
 
+std::size_t behind_last_newline(std::string_view text) { return text.rfind('\n') + 1; }
+
 // Cuts `text` into parts of about `chunk_bytes`; documents joined again, "|" between parts.
 std::vector<std::string> cut(const std::string& text, CorpusOptions options) {
   TempDir in;
   put(in, "a.txt", text);
-  const auto files = inputs(in.path());
-  CorpusReader reader(files, options);
+  auto reader = FileReader::open(in / "a.txt", options);
+  EXPECT_TRUE(reader) << reader.error().message;
   std::vector<std::string> out;
   bool open = false;
   for (;;) {
-    const auto chunk = reader.next();
+    const auto chunk = reader->next();
     EXPECT_TRUE(chunk) << chunk.error().message;
-    if (!chunk || chunk->parts.empty()) break;
+    if (!chunk || chunk->empty()) break;
     for (const auto& part : chunk->parts) {
       EXPECT_EQ(part.begins, !open);
       if (part.begins) {
@@ -88,7 +90,7 @@ std::vector<std::string> cut(const std::string& text, CorpusOptions options) {
       } else {
         out.back() += '|';
       }
-      out.back() += chunk->view(part);
+      out.back() += chunk->content.substr(part.begin, part.length);
       open = !part.ends;
     }
   }
@@ -96,30 +98,58 @@ std::vector<std::string> cut(const std::string& text, CorpusOptions options) {
   return out;
 }
 
-TEST(Corpus, CutsBehindNewlines) {
-  EXPECT_THAT(cut("ab\ncd\nef", {.chunk_bytes = 4}), ElementsAre("ab\n|cd\n|ef"));
-  EXPECT_THAT(cut("abcdefgh\nij\n", {.chunk_bytes = 4}), ElementsAre("abcdefgh\nij\n|"));
-  EXPECT_THAT(cut("ab\ncd\nef", {.cut_at_newlines = false, .chunk_bytes = 4}), ElementsAre("ab\ncd\nef"));
+TEST(Corpus, CutsWhereTheTokenizerLetsIt) {
+  EXPECT_THAT(cut("ab\ncd\nef", {.cut = behind_last_newline, .chunk_bytes = 4}), ElementsAre("ab\n|cd\n|ef"));
+  EXPECT_THAT(cut("abcdefgh\nij\n", {.cut = behind_last_newline, .chunk_bytes = 4}),
+              ElementsAre("abcdefgh\nij\n|"));
+  EXPECT_THAT(cut("ab\ncd\nef", {.chunk_bytes = 4}), ElementsAre("ab\ncd\nef"));
   EXPECT_THAT(cut("", {}), ElementsAre());
 }
 
 TEST(Corpus, BlankLinesPartDocuments) {
+  const auto never = [](std::string_view) { return std::size_t{0}; };
+  const auto before_space = [](std::string_view text) { return text.size() > 1 ? text.rfind(' ') + 1 : 0; };
   for (const std::size_t chunk : {2, 3, 4, 5, 7, 100}) {
-    auto got = cut("\n\nab\ncd\n\n  \t\nef\n\r\ngh", {.split_documents = true, .chunk_bytes = chunk});
-    for (auto& text : got) std::erase(text, '|');
-    EXPECT_THAT(got, ElementsAre("ab\ncd\n", "ef\n", "gh")) << chunk;
+    for (const std::function<std::size_t(std::string_view)>& where :
+         {std::function<std::size_t(std::string_view)>(behind_last_newline), {never}, {before_space}}) {
+      auto got = cut("\n\nab\ncd\n\n  \t\nef g h\n\r\ngh",
+                     {.split_documents = true, .cut = where, .chunk_bytes = chunk});
+      for (auto& text : got) std::erase(text, '|');
+      EXPECT_THAT(got, ElementsAre("ab\ncd\n", "ef g h\n", "gh")) << chunk;
+    }
   }
   EXPECT_THAT(cut("\n \n\n", {.split_documents = true}), ElementsAre());
 }
 
-TEST(Corpus, RefusesALineBeyondTheLimit) {
+TEST(Corpus, RefusesATextThatCannotBeCut) {
   TempDir in;
   put(in, "a.txt", std::string(1000, 'x'));
-  const auto files = inputs(in.path());
-  CorpusReader reader(files, {.chunk_bytes = 10, .chunk_bytes_max = 100});
-  const auto chunk = reader.next();
+  auto reader =
+      FileReader::open(in / "a.txt", {.cut = behind_last_newline, .chunk_bytes = 10, .chunk_bytes_max = 100});
+  const auto chunk = reader->next();
   EXPECT_EQ(chunk.error().code, ErrorCode::resource_exhausted);
   EXPECT_THAT(chunk.error().message, HasSubstr("a.txt"));
+}
+
+// The lines of a chunk of JSON lines with their numbers; "!" for one that is too long.
+std::vector<std::string> lines(const std::string& text, CorpusOptions options) {
+  TempDir in;
+  put(in, "a.jsonl", text);
+  auto reader = FileReader::open(in / "a.jsonl", options);
+  std::vector<std::string> out;
+  for (;;) {
+    const auto chunk = reader->next();
+    EXPECT_TRUE(chunk);
+    if (!chunk || chunk->empty()) return out;
+    if (chunk->too_long) out.push_back(std::to_string(chunk->too_long->line) + "!");
+    if (!chunk->content.empty()) out.push_back(std::to_string(chunk->first_line) + ":" + chunk->content);
+  }
+}
+
+TEST(Corpus, JsonLinesComeWholeAndNumbered) {
+  EXPECT_THAT(lines("a\nbb\n\nc\ndd", {.chunk_bytes = 4}), ElementsAre("1:a\n", "2:bb\n\nc\n", "5:dd"));
+  EXPECT_THAT(lines("a\n0123456789\nb\n0123456789", {.chunk_bytes = 4, .line_bytes_max = 6}),
+              ElementsAre("1:a\n", "2!", "3:b\n", "4!"));
 }
 
 TEST(Tokenize, FilesBecomeDocuments) {
