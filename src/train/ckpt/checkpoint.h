@@ -54,7 +54,7 @@ struct CheckpointInfo {
 // Told now and then how far something long is, in bytes.
 using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
-// Who writes: its file is rank-R.bin; local rank 0 of each node writes node-K.json.
+// Who writes: its file is rank-R.bin; the first of the group's ranks on each node writes node-K.json.
 struct Writer {
   int node = 0;
   int local_rank = 0;

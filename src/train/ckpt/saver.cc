@@ -21,6 +21,15 @@ double seconds_since(SteadyClock::time_point start) {
   return std::chrono::duration<double>(SteadyClock::now() - start).count();
 }
 
+Result<std::vector<json::Object>> parsed(const std::vector<std::string>& texts) {
+  std::vector<json::Object> objects;
+  for (const std::string& text : texts) {
+    MUSTER_TRY(json::Object object, json::parse_object(text));
+    objects.push_back(std::move(object));
+  }
+  return objects;
+}
+
 }  // namespace
 
 Saver::Buffer::~Buffer() {
@@ -82,13 +91,16 @@ Result<void> Saver::begin(const CheckpointInfo& info, Result<void> prepared,
   info_ = info;
   path_ = step_folder(options_.folder, info.step);
   slices_ = std::move(slices);
-  // Nobody touches a file of the step before its old manifest is gone.
-  if (prepared && options_.writer.local_rank == 0) prepared = prepare_step(path_);
-  MUSTER_CHECK(agree(prepared));
+  // Nobody touches a file of the step before its old manifest is gone, in whichever folder it is.
+  if (prepared) prepared = prepare_step(path_);
+  const std::string node = std::to_string(options_.writer.node);
+  MUSTER_TRY(const auto nodes, agree(prepared, node));
+  first_of_node_ = std::ranges::find(nodes, node) - nodes.begin() == comm_.rank();
   phase_ = Phase::files;
   run([this]() -> Result<void> {
-    MUSTER_TRY(record_, write_rank_file(path_, slices_, info_.tensors, comm_.rank(), options_.writer.node,
-                                        &progress_));
+    MUSTER_TRY(const json::Object record, write_rank_file(path_, slices_, info_.tensors, comm_.rank(),
+                                                          options_.writer.node, &progress_));
+    told_ = json::dump(record);
     return {};
   });
   return {};
@@ -117,28 +129,18 @@ bool Saver::ready() const {
   return done_;
 }
 
-// Every rank tells how it went; all answer alike.
-Result<void> Saver::agree(const Result<void>& mine) {
-  MUSTER_TRY(const auto answers, comm_.gather_text(mine ? "" : mine.error().message));
+// Every rank tells how it went, and what the others need of it; all answer alike.
+Result<std::vector<std::string>> Saver::agree(const Result<void>& mine, const std::string& told) {
+  MUSTER_TRY(auto answers, comm_.gather_text(mine ? "=" + told : "!" + mine.error().message));
   std::string wrong;
   for (std::size_t rank = 0; rank < answers.size(); ++rank) {
-    if (!answers[rank].empty())
-      wrong += (wrong.empty() ? "" : "; ") + ("rank " + std::to_string(rank) + ": ") + answers[rank];
+    if (answers[rank].starts_with('!'))
+      wrong +=
+          (wrong.empty() ? "" : "; ") + ("rank " + std::to_string(rank) + ": ") + answers[rank].substr(1);
+    answers[rank].erase(0, 1);
   }
-  if (wrong.empty()) return {};
+  if (wrong.empty()) return answers;
   return fail(mine ? ErrorCode::io : mine.error().code, "checkpoint " + path_ + ": " + wrong);
-}
-
-Result<void> Saver::gather_records() {
-  MUSTER_TRY(const auto texts, comm_.gather_text(json::dump(record_)));
-  records_.clear();
-  slices_.clear();
-  if (options_.writer.local_rank != 0 && comm_.rank() != 0) return {};
-  for (const auto& text : texts) {
-    MUSTER_TRY(json::Object parsed, json::parse_object(text));
-    records_.push_back(std::move(parsed));
-  }
-  return {};
 }
 
 Result<std::optional<SaveReport>> Saver::advance() {
@@ -156,29 +158,34 @@ Result<std::optional<SaveReport>> Saver::advance() {
 // True: the step counts from here on.
 Result<bool> Saver::next_phase() {
   MUSTER_ASSERT(in_flight() && ready());
-  const bool first_of_node = options_.writer.local_rank == 0;
-  MUSTER_CHECK(agree(outcome_));
+  MUSTER_TRY(auto told, agree(outcome_, told_));
+  told_.clear();
   switch (phase_) {
     case Phase::idle:
       break;
     case Phase::files:
-      MUSTER_CHECK(gather_records());
+      slices_.clear();
       phase_ = Phase::node_manifests;
-      if (first_of_node)
-        run([this] { return write_node_manifest(path_, info_.step, records_, options_.writer.node); });
+      if (first_of_node_) {
+        run([this, told = std::move(told)]() -> Result<void> {
+          MUSTER_TRY(records_, parsed(told));
+          return write_node_manifest(path_, info_.step, records_, options_.writer.node);
+        });
+      }
       break;
     case Phase::node_manifests:
       phase_ = Phase::manifest;
-      if (comm_.rank() != 0) break;
-      run([this] {
-        auto written = write_manifest(path_, info_, records_);
-        counted_at_ = SteadyClock::now();
-        return written;
-      });
+      if (comm_.rank() == 0) run([this] { return write_last(); });
       break;
     case Phase::manifest:
       phase_ = options_.keep ? Phase::removing : Phase::idle;
-      if (options_.keep) MUSTER_CHECK(start_removing());
+      if (options_.keep && first_of_node_) {
+        run([this, kept = told[0]] {
+          std::vector<std::int64_t> steps;
+          for (const auto word : split(kept, ' ')) steps.push_back(parse_int(word).value_or(info_.step));
+          return remove_checkpoints(options_.folder, steps, info_.step);
+        });
+      }
       return true;
     case Phase::removing:
       phase_ = Phase::idle;
@@ -187,23 +194,14 @@ Result<bool> Saver::next_phase() {
   return false;
 }
 
-// Rank 0's folder shows which steps are finished; what it keeps, everybody keeps.
-Result<void> Saver::start_removing() {
-  std::string kept;
-  if (comm_.rank() == 0) {
-    auto steps = kept_checkpoints(options_.folder, *options_.keep, info_.step);
-    if (!steps) kept = "error: " + steps.error().message;
-    if (steps) {
-      for (const std::int64_t step : *steps) kept += std::to_string(step) + " ";
-    }
-  }
-  MUSTER_TRY(const auto all, comm_.gather_text(kept));
-  if (all[0].starts_with("error: "))
-    return fail(ErrorCode::io, "checkpoint " + path_ + ": rank 0: " + all[0].substr(7));
-  if (options_.writer.local_rank != 0) return {};
-  std::vector<std::int64_t> steps;
-  for (const auto word : split(trim(all[0]), ' ')) steps.push_back(parse_int(word).value_or(-1));
-  run([this, steps = std::move(steps)] { return remove_checkpoints(options_.folder, steps, info_.step); });
+// Rank 0: the manifest; from here on the step counts. Its folder shows which steps are finished, so it tells
+// what all keep.
+Result<void> Saver::write_last() {
+  MUSTER_CHECK(write_manifest(path_, info_, records_));
+  counted_at_ = SteadyClock::now();
+  if (!options_.keep) return {};
+  MUSTER_TRY(const auto kept, kept_checkpoints(options_.folder, *options_.keep, info_.step));
+  for (const std::int64_t step : kept) told_ += (told_.empty() ? "" : " ") + std::to_string(step);
   return {};
 }
 

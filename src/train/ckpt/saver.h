@@ -94,9 +94,8 @@ class Saver {
   void run(std::function<Result<void>()> work);  // on the thread
   Result<bool> next_phase();
   Result<bool> all_ready();
-  Result<void> gather_records();
-  Result<void> start_removing();
-  Result<void> agree(const Result<void>& mine);
+  Result<void> write_last();
+  Result<std::vector<std::string>> agree(const Result<void>& mine, const std::string& told = "");
 
   const SaverOptions options_;
   Comm& comm_;
@@ -106,8 +105,9 @@ class Saver {
   Phase phase_ = Phase::idle;
   CheckpointInfo info_;
   std::string path_;
+  bool first_of_node_ = false;  // of the group's ranks there
   std::vector<TensorSlice> slices_;
-  json::Object record_;                // of this rank's file; the thread's until ready()
+  std::string told_;                   // by the thread to all ranks; the thread's until ready()
   std::vector<json::Object> records_;  // of all files, where they are needed
   double stall_s_ = 0;
   std::chrono::steady_clock::time_point begin_;

@@ -187,6 +187,24 @@ TEST(Saver, AnErrorOfTheThreadNamesStepRankAndPath) {
 }
 
 // Each node has a folder of its own; only the first one's shows which steps are finished.
+// The ranks that hold one copy of a model need not have a first local rank among them on every node.
+TEST(Saver, APartOfTheRanksOnNodesWithFoldersOfTheirOwn) {
+  const TempDir folders;
+  const Content content(5, {1000});
+  on_ranks(4, Millis(60'000), [&](int rank, Comm& world, const Writer& writer) {
+    if (rank == 1 || rank == 2) return;
+    const auto copy = world.subgroup("copy", {0, 3});
+    const std::string folder = folders / std::to_string(writer.node);
+    const auto saved = save_checkpoint(folder, content.info(), content.slices(rank / 3, 2), writer, *copy);
+    EXPECT_TRUE(saved) << saved.error().message;
+  });
+  const std::string first = step_folder(folders / "0", 5), second = step_folder(folders / "1", 5);
+  EXPECT_TRUE(std::filesystem::exists(second + "/node-1.json"));
+  std::filesystem::copy(
+      second, first, std::filesystem::copy_options::recursive | std::filesystem::copy_options::skip_existing);
+  EXPECT_EQ(read_back(folders / "0", content), "");
+}
+
 TEST(Saver, RemovesOldStepsOnEveryNode) {
   const TempDir folders;
   on_ranks(4, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
