@@ -498,6 +498,24 @@ std::uint64_t ShardSet::document_bytes(std::uint64_t d) const {
   return impl_->shards[s]->source_bytes()[d - impl_->first_document[s]];
 }
 
+void ShardSet::document_begins(std::uint64_t begin, std::uint64_t count,
+                               std::vector<std::uint64_t>& out) const {
+  const auto end = begin + count;
+  MUSTER_ASSERT(begin <= end && end <= size());
+  if (begin == end) return;
+  for (auto s = Impl::find(impl_->first_token, begin); s < impl_->shards.size(); ++s) {
+    const auto first = impl_->first_token[s];
+    if (first >= end) break;
+    const auto begins = impl_->shards[s]->begins();
+    const auto from = begin > first ? begin - first : 0;
+    for (auto it = std::lower_bound(begins.begin(), begins.end(), from);
+         it != begins.end() && *it < impl_->shards[s]->header().tokens && first + *it < end; ++it) {
+      const bool again = it != begins.begin() && *std::prev(it) == *it;  // behind a document without tokens
+      if (!again) out.push_back(first + *it);
+    }
+  }
+}
+
 Result<void> ShardSet::verify() const {
   for (const auto& shard : impl_->shards) {
     const auto vocab = shard->header().vocab_size;

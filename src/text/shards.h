@@ -93,6 +93,10 @@ class ShardSet {
   std::uint64_t document_begin(std::uint64_t d) const;
   std::uint64_t document_bytes(std::uint64_t d) const;
 
+  // Appends where documents begin in [begin, begin + count), rising: for attention that stays inside a
+  // document. Precondition: begin + count <= size().
+  void document_begins(std::uint64_t begin, std::uint64_t count, std::vector<std::uint64_t>& out) const;
+
   // Reads everything once: every block against its checksum, every id against the vocabulary.
   Result<void> verify() const;
 

@@ -73,6 +73,26 @@ TEST(Shards, AFolderIsOneStream) {
   EXPECT_EQ(set->read(~0ULL, two).error().code, ErrorCode::invalid_argument);
 }
 
+TEST(Shards, DocumentsThatBeginInAWindow) {
+  TempDir folder;
+  write_shard(folder / "a.mts", vocabulary(100), {{1, 2, 3}, {}, {4, 5}, {}});
+  write_shard(folder / "b.mts", vocabulary(100), {});
+  write_shard(folder / "c.mts", vocabulary(100), {{6}, {7, 8, 9, 10}, {11}});
+  const auto set = ShardSet::open(folder.path());
+  ASSERT_TRUE(set) << set.error().message;
+  const std::vector<std::uint64_t> all = {0, 3, 5, 6, 10};
+  for (std::uint64_t begin = 0; begin <= set->size(); ++begin) {
+    for (std::uint64_t end = begin; end <= set->size(); ++end) {
+      std::vector<std::uint64_t> expected;
+      std::copy_if(all.begin(), all.end(), std::back_inserter(expected),
+                   [&](std::uint64_t at) { return begin <= at && at < end; });
+      std::vector<std::uint64_t> got;
+      set->document_begins(begin, end - begin, got);
+      EXPECT_EQ(got, expected) << begin << " .. " << end;
+    }
+  }
+}
+
 TEST(Shards, IdsAreTwoBytesUpToAVocabularyOf65536) {
   for (const auto& [size, bytes] : {std::pair{65536, 2}, std::pair{65537, 4}}) {
     TempDir folder;

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <set>
 
+#include "base/file.h"
+#include "text/shards.h"
 #include "train/data/loader.h"
 #include "train/data/memory_stream.h"
 
@@ -89,6 +91,120 @@ TEST(Loader, RefusesTooLittleData) {
   const auto loader = Loader::create(stream, 4, 0);
   ASSERT_FALSE(loader);
   EXPECT_THAT(loader.error().message, testing::HasSubstr("the data has 4 tokens, one window of 4 needs 5"));
+}
+
+TEST(Mixture, EveryRunHasItsSharesToTheSample) {
+  const auto mixture = Mixture::create({1, 2, 0.5}, 7);
+  ASSERT_TRUE(mixture);
+  EXPECT_EQ(mixture->share(0) + mixture->share(1) + mixture->share(2), Mixture::kBlock);
+  EXPECT_NEAR(static_cast<double>(mixture->share(1)), static_cast<double>(Mixture::kBlock) * 2 / 3.5, 1);
+  for (const std::uint64_t run : {0u, 3u}) {
+    std::vector<std::set<std::uint64_t>> seen(3);
+    for (std::uint64_t i = 0; i < Mixture::kBlock; ++i) {
+      const auto draw = mixture->draw(run * Mixture::kBlock + i);
+      ASSERT_TRUE(seen[draw.source].insert(draw.index).second);
+    }
+    for (std::size_t source = 0; source < 3; ++source) {  // the next indices of each, without a gap
+      ASSERT_EQ(seen[source].size(), mixture->share(source));
+      EXPECT_EQ(*seen[source].begin(), run * mixture->share(source));
+      EXPECT_EQ(*seen[source].rbegin(), (run + 1) * mixture->share(source) - 1);
+    }
+  }
+}
+
+// A batch of 256 samples has about its share too: 5 standard deviations of a free draw.
+TEST(Mixture, BatchesAreMixed) {
+  const auto mixture = Mixture::create({1, 3}, 5);
+  for (std::uint64_t batch = 0; batch < 200; ++batch) {
+    int first = 0;
+    for (std::uint64_t i = 0; i < 256; ++i) first += mixture->draw(batch * 256 + i).source == 0 ? 1 : 0;
+    EXPECT_NEAR(first, 64, 5 * 6.93) << batch;
+  }
+}
+
+TEST(Mixture, RefusesWeightsThatGiveNothing) {
+  EXPECT_THAT(Mixture::create({1, 0}, 1).error().message, testing::HasSubstr("weights are above 0"));
+  EXPECT_FALSE(Mixture::create({1, -1}, 1));
+  EXPECT_FALSE(Mixture::create({}, 1));
+  EXPECT_THAT(Mixture::create({1, 1e-9}, 1).error().message, testing::HasSubstr("one sample in 65536"));
+}
+
+TEST(Loader, AMixtureDrawsWholeWindowsByWeight) {
+  std::vector<std::int64_t> tokens(101 + 41);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  MemoryStream stream(tokens, 1000);
+  stream.set_parts({{0, 101, 1, "a"}, {101, 41, 3, "b"}});  // 25 and 10 windows of 4
+  const auto loader = Loader::create(stream, 4, 9);
+  ASSERT_TRUE(loader) << loader.error().message;
+  EXPECT_EQ(loader->windows(), 35u);
+  Samples in_order;
+  ASSERT_TRUE(loader->windows_in_order(24, 2, in_order));
+  EXPECT_EQ(in_order.tokens, (std::vector<std::int64_t>{96, 97, 98, 99, 101, 102, 103, 104}));
+  Samples out;
+  ASSERT_TRUE(loader->samples(0, Mixture::kBlock, out));
+  std::vector<int> counts(tokens.size());
+  for (std::uint64_t row = 0; row < out.rows; ++row) {
+    const auto first = out.tokens[row * 4];
+    EXPECT_EQ((first < 101 ? first : first - 101) % 4, 0);
+    EXPECT_EQ(out.targets[row * 4 + 3], first + 4);
+    ++counts[static_cast<std::size_t>(first)];
+  }
+  for (std::size_t at = 0; at < 100; at += 4) EXPECT_NEAR(counts[at], Mixture::kBlock / 4 / 25, 1) << at;
+  for (std::size_t at = 101; at < 141; at += 4)
+    EXPECT_NEAR(counts[at], Mixture::kBlock * 3 / 4 / 10, 1) << at;
+  // What comes when depends on the number of the sample only, not on how many are asked for at a time.
+  Samples one;
+  ASSERT_TRUE(loader->samples(1234, 1, one));
+  EXPECT_TRUE(std::equal(one.tokens.begin(), one.tokens.end(), out.tokens.begin() + 1234 * 4));
+  stream.set_parts({{0, 101, 1, "a"}, {101, 4, 3, "corpus/b"}});
+  EXPECT_THAT(Loader::create(stream, 4, 9).error().message, testing::HasSubstr("corpus/b has 4 tokens"));
+}
+
+TEST(Loader, SaysWhereDocumentsBegin) {
+  std::vector<std::int64_t> tokens(21);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  MemoryStream stream(tokens, 1000);
+  stream.set_documents({0, 3, 5, 14, 15});
+  const auto loader = Loader::create(stream, 5, 1);
+  Samples out;
+  ASSERT_TRUE(loader->windows_in_order(0, 4, out));
+  const std::vector<std::vector<std::int64_t>> expected = {{0, 3}, {0}, {4}, {0}};
+  EXPECT_EQ(out.document_begins, expected);
+}
+
+// Folders of shards: a mixture reads as both behind each other, and says its parts.
+TEST(MixtureStream, IsItsFoldersBehindEachOther) {
+  TempDir folder;
+  const auto write = [&](const std::string& name, const std::vector<std::vector<text::TokenId>>& documents,
+                         char hash) {
+    ASSERT_TRUE(make_directories(folder / name));
+    auto writer = text::ShardWriter::create(
+        folder / name + "/s.mts", {std::string(64, hash), 2, 0, std::vector<std::uint16_t>(100, 3)});
+    ASSERT_TRUE(writer);
+    for (const auto& document : documents) {
+      writer->begin_document();
+      ASSERT_TRUE(writer->append(document));
+    }
+    ASSERT_TRUE(writer->finish());
+  };
+  write("a", {{1, 2, 3}, {4, 5}}, 'a');
+  write("b", {{6, 7}, {8}}, 'a');
+  write("c", {{9}}, 'c');
+  const auto stream = mixture_stream({{folder / "a", 1}, {folder / "b", 3}});
+  ASSERT_TRUE(stream) << stream.error().message;
+  std::vector<std::int64_t> read(5);
+  ASSERT_TRUE((*stream)->read(2, read));
+  EXPECT_EQ(read, (std::vector<std::int64_t>{3, 4, 5, 6, 7}));
+  EXPECT_FALSE((*stream)->read(4, read));
+  EXPECT_EQ((*stream)->bytes_in(3, 4), 12u);
+  std::vector<std::uint64_t> documents;
+  (*stream)->document_begins(1, 7, documents);
+  EXPECT_EQ(documents, (std::vector<std::uint64_t>{3, 5, 7}));
+  EXPECT_EQ((*stream)->parts()[1].begin, 5u);
+  EXPECT_EQ((*stream)->description().at("mixture").as_array().size(), 2u);
+  EXPECT_EQ(mixture_stream({{folder / "a", 1}, {folder / "c", 1}}).error().code,
+            ErrorCode::failed_precondition);
+  EXPECT_EQ(mixture_stream({{folder / "a", 1}, {folder / "gone", 1}}).error().code, ErrorCode::not_found);
 }
 
 // Ranks with one micro-batch each see what one rank sees in as many micro-batches.

@@ -18,6 +18,10 @@ class ShardStream final : public TokenStream {
   Result<std::uint64_t> bytes_in(std::uint64_t begin, std::uint64_t count) const override {
     return shards_.bytes_in(begin, count);
   }
+  void document_begins(std::uint64_t begin, std::uint64_t count,
+                       std::vector<std::uint64_t>& out) const override {
+    shards_.document_begins(begin, count, out);
+  }
   int vocab_size() const override { return shards_.vocab_size(); }
   const std::string& tokenizer_hash() const override { return shards_.tokenizer_hash(); }
   json::Object description() const override {
@@ -31,6 +35,89 @@ class ShardStream final : public TokenStream {
   text::ShardSet shards_;
 };
 
+// Streams one behind the other.
+class MixtureStream final : public TokenStream {
+ public:
+  Result<void> add(std::unique_ptr<TokenStream> stream, const WeightedFolder& folder) {
+    if (!streams_.empty() && stream->tokenizer_hash() != tokenizer_hash()) {
+      return fail(ErrorCode::failed_precondition, "the shards of " + parts_[0].name +
+                                                      " are made with tokenizer " + tokenizer_hash() +
+                                                      ", those of " + folder.folder + " with " +
+                                                      stream->tokenizer_hash() + "; a mixture needs one");
+    }
+    parts_.push_back({size(), stream->size(), folder.weight, folder.folder});
+    streams_.push_back(std::move(stream));
+    return {};
+  }
+
+  std::uint64_t size() const override {
+    return parts_.empty() ? 0 : parts_.back().begin + parts_.back().size;
+  }
+  Result<void> read(std::uint64_t begin, std::span<std::int64_t> out) const override {
+    return for_range(
+        begin, out.size(),
+        [&](const TokenStream& stream, const Part&, std::uint64_t at, std::uint64_t count) -> Result<void> {
+          MUSTER_CHECK(stream.read(at, out.first(count)));
+          out = out.subspan(count);
+          return {};
+        });
+  }
+  Result<std::uint64_t> bytes_in(std::uint64_t begin, std::uint64_t count) const override {
+    std::uint64_t bytes = 0;
+    MUSTER_CHECK(for_range(
+        begin, count,
+        [&](const TokenStream& stream, const Part&, std::uint64_t at, std::uint64_t n) -> Result<void> {
+          MUSTER_TRY(const auto some, stream.bytes_in(at, n));
+          bytes += some;
+          return {};
+        }));
+    return bytes;
+  }
+  void document_begins(std::uint64_t begin, std::uint64_t count,
+                       std::vector<std::uint64_t>& out) const override {
+    // Nothing in it can fail.
+    (void)for_range(
+        begin, count,
+        [&](const TokenStream& stream, const Part& part, std::uint64_t at, std::uint64_t n) -> Result<void> {
+          const auto before = out.size();
+          stream.document_begins(at, n, out);
+          for (auto i = before; i < out.size(); ++i) out[i] += part.begin;
+          return {};
+        });
+  }
+  int vocab_size() const override { return streams_[0]->vocab_size(); }
+  const std::string& tokenizer_hash() const override { return streams_[0]->tokenizer_hash(); }
+  std::vector<Part> parts() const override { return parts_; }
+  json::Object description() const override {
+    json::Array list;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      auto one = streams_[i]->description();
+      one["weight"] = parts_[i].weight;
+      list.push_back(std::move(one));
+    }
+    return {{"mixture", std::move(list)}, {"tokenizer", tokenizer_hash()}};
+  }
+
+ private:
+  // Calls use(stream, part, begin in the stream, count) for each part of [begin, begin + count).
+  template <typename Use>
+  Result<void> for_range(std::uint64_t begin, std::uint64_t count, const Use& use) const {
+    for (std::size_t i = 0; i < parts_.size() && count > 0; ++i) {
+      const auto& part = parts_[i];
+      if (begin >= part.begin + part.size) continue;
+      const auto n = std::min(count, part.begin + part.size - begin);
+      MUSTER_CHECK(use(*streams_[i], part, begin - part.begin, n));
+      begin += n;
+      count -= n;
+    }
+    if (count > 0) return fail(ErrorCode::invalid_argument, "a read past the end of the mixture");
+    return {};
+  }
+
+  std::vector<std::unique_ptr<TokenStream>> streams_;
+  std::vector<Part> parts_;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<TokenStream>> shard_stream(const std::string& folder) {
@@ -39,38 +126,79 @@ Result<std::unique_ptr<TokenStream>> shard_stream(const std::string& folder) {
   return std::make_unique<ShardStream>(*std::move(shards));
 }
 
+Result<std::unique_ptr<TokenStream>> mixture_stream(const std::vector<WeightedFolder>& folders) {
+  if (folders.size() == 1) return shard_stream(folders[0].folder);
+  if (folders.empty()) return fail(ErrorCode::invalid_argument, "a mixture of no folders");
+  auto out = std::make_unique<MixtureStream>();
+  for (const auto& folder : folders) {
+    MUSTER_TRY(auto stream, shard_stream(folder.folder));
+    MUSTER_CHECK(out->add(std::move(stream), folder));
+  }
+  return out;
+}
+
 Result<Loader> Loader::create(const TokenStream& stream, std::uint64_t sequence, std::uint64_t seed,
                               std::int64_t ignored_token) {
-  const std::uint64_t windows = stream.size() == 0 ? 0 : (stream.size() - 1) / sequence;
-  if (windows == 0) {
-    return fail(ErrorCode::invalid_argument, "the data has " + std::to_string(stream.size()) +
-                                                 " tokens, one window of " + std::to_string(sequence) +
-                                                 " needs " + std::to_string(sequence + 1) +
-                                                 ": give more text or a smaller train.sequence");
+  Loader loader(stream, sequence, ignored_token);
+  std::vector<double> weights;
+  for (const auto& part : stream.parts()) {
+    const std::uint64_t windows = part.size == 0 ? 0 : (part.size - 1) / sequence;
+    if (windows == 0) {
+      return fail(ErrorCode::invalid_argument, part.name + " has " + std::to_string(part.size) +
+                                                   " tokens, one window of " + std::to_string(sequence) +
+                                                   " needs " + std::to_string(sequence + 1) +
+                                                   ": give more text or a smaller train.sequence");
+    }
+    // The first part's order is that of the part alone.
+    loader.samplers_.emplace_back(windows, seed + 0x9e3779b97f4a7c15ULL * loader.samplers_.size());
+    loader.begins_.push_back(part.begin);
+    loader.first_window_.push_back(loader.first_window_.back() + windows);
+    weights.push_back(part.weight);
   }
-  return Loader(stream, sequence, Sampler(windows, seed), ignored_token);
+  if (weights.size() > 1) {
+    MUSTER_TRY(loader.mixture_, Mixture::create(weights, seed));
+  }
+  return loader;
+}
+
+std::uint64_t Loader::window_of(std::uint64_t sample) const {
+  if (!mixture_) return samplers_[0].window(sample);
+  const auto draw = mixture_->draw(sample);
+  return first_window_[draw.source] + samplers_[draw.source].window(draw.index);
+}
+
+// The first token of a window in the stream.
+std::uint64_t Loader::begin_of(std::uint64_t window) const {
+  const auto part = static_cast<std::size_t>(
+      std::upper_bound(first_window_.begin(), first_window_.end(), window) - first_window_.begin() - 1);
+  return begins_[part] + (window - first_window_[part]) * sequence_;
 }
 
 void Loader::resize(std::uint64_t rows, Samples& out) const {
   out.rows = rows;
   out.tokens.resize(rows * sequence_);
   out.targets.resize(rows * sequence_);
+  out.document_begins.assign(rows, {});
 }
 
 // The tokens of the window, then the one target that is not among them.
 Result<void> Loader::put(std::uint64_t window, std::uint64_t row, Samples& out) const {
   const auto tokens = std::span(out.tokens).subspan(row * sequence_, sequence_);
   const auto targets = std::span(out.targets).subspan(row * sequence_, sequence_);
-  MUSTER_CHECK(stream_->read(window * sequence_, tokens));
+  const auto begin = begin_of(window);
+  MUSTER_CHECK(stream_->read(begin, tokens));
   std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
-  MUSTER_CHECK(stream_->read((window + 1) * sequence_, targets.last(1)));
+  MUSTER_CHECK(stream_->read(begin + sequence_, targets.last(1)));
   if (ignored_token_ >= 0) std::ranges::replace(targets, ignored_token_, std::int64_t{-1});
+  std::vector<std::uint64_t> documents;
+  stream_->document_begins(begin, sequence_, documents);
+  for (const auto at : documents) out.document_begins[row].push_back(static_cast<std::int64_t>(at - begin));
   return {};
 }
 
 Result<void> Loader::samples(std::uint64_t first, std::uint64_t rows, Samples& out) const {
   resize(rows, out);
-  for (std::uint64_t row = 0; row < rows; ++row) MUSTER_CHECK(put(sampler_.window(first + row), row, out));
+  for (std::uint64_t row = 0; row < rows; ++row) MUSTER_CHECK(put(window_of(first + row), row, out));
   return {};
 }
 
@@ -81,7 +209,7 @@ Result<void> Loader::windows_in_order(std::uint64_t first, std::uint64_t rows, S
 }
 
 Result<std::uint64_t> Loader::target_bytes(std::uint64_t window) const {
-  const std::uint64_t first = window * sequence_ + 1;
+  const std::uint64_t first = begin_of(window) + 1;
   if (ignored_token_ < 0) return stream_->bytes_in(first, sequence_);
   std::vector<std::int64_t> targets(sequence_);
   MUSTER_CHECK(stream_->read(first, targets));

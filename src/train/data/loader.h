@@ -1,14 +1,16 @@
 // Batches out of a token stream.
 //
-// Window k is tokens [kS, kS + S]: S inputs and the S targets that follow them. A global step takes the next
-// `batch` samples of the Sampler; part p of n takes a run of batch / n of them, cut in micro-batches. So n
-// parts with one micro-batch each see the same micro-batches as one part with n.
+// Window k is tokens [kS, kS + S]: S inputs and the S targets that follow them; of a mixture, the windows of
+// its parts are numbered on, and none crosses from one to the next. A global step takes the next `batch`
+// samples of the Sampler (of a mixture: of its part's); part p of n takes a run of batch / n of them, cut in
+// micro-batches. So n parts with one micro-batch each see the same micro-batches as one part with n.
 //
 // Read methods may be called from any thread if the stream's may.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +31,17 @@ class TokenStream {
   virtual Result<std::uint64_t> bytes_in(std::uint64_t begin, std::uint64_t count) const = 0;
   virtual int vocab_size() const = 0;
   virtual const std::string& tokenizer_hash() const = 0;
+  // Appends where documents begin in [begin, begin + count), rising.
+  virtual void document_begins(std::uint64_t begin, std::uint64_t count,
+                               std::vector<std::uint64_t>& out) const = 0;
+  // What windows do not cross, and the share of the samples that each part gets. One part: no mixture.
+  struct Part {
+    std::uint64_t begin = 0;
+    std::uint64_t size = 0;
+    double weight = 1;
+    std::string name;  // for messages
+  };
+  virtual std::vector<Part> parts() const { return {{0, size(), 1, "the data"}}; }
   // What identifies the content: two streams with the same description give the same windows.
   virtual json::Object description() const = 0;
 };
@@ -36,20 +49,30 @@ class TokenStream {
 // The shards (*.mts) of a folder. not_found names the folder.
 Result<std::unique_ptr<TokenStream>> shard_stream(const std::string& folder);
 
+struct WeightedFolder {
+  std::string folder;
+  double weight = 1;  // > 0; the shares are weights over their sum
+};
+// Several folders of shards, drawn from by weight (a folder with more weight than data comes round sooner).
+// One folder is shard_stream(). failed_precondition: other tokenizers.
+Result<std::unique_ptr<TokenStream>> mixture_stream(const std::vector<WeightedFolder>& folders);
+
 struct Samples {
-  std::vector<std::int64_t> tokens;   // [rows, sequence]
-  std::vector<std::int64_t> targets;  // [rows, sequence]
+  std::vector<std::int64_t> tokens;                        // [rows, sequence]
+  std::vector<std::int64_t> targets;                       // [rows, sequence]
+  std::vector<std::vector<std::int64_t>> document_begins;  // of each row: places in it, rising
   std::uint64_t rows = 0;
 };
 
 class Loader {
  public:
   // Targets equal to `ignored_token` (padding) take no part in the loss: they become -1; -1: none do.
-  // invalid_argument: the stream is shorter than one window. `stream` must outlive the loader.
+  // invalid_argument: the stream, or a part of it, is shorter than one window. `stream` must outlive the
+  // loader.
   static Result<Loader> create(const TokenStream& stream, std::uint64_t sequence, std::uint64_t seed,
                                std::int64_t ignored_token = -1);
 
-  std::uint64_t windows() const { return sampler_.windows(); }
+  std::uint64_t windows() const { return first_window_.back(); }  // of all parts
   std::uint64_t sequence() const { return sequence_; }
 
   // Samples [first, first + rows) of the shuffled, endless order.
@@ -60,14 +83,19 @@ class Loader {
   Result<std::uint64_t> target_bytes(std::uint64_t window) const;
 
  private:
-  Loader(const TokenStream& stream, std::uint64_t sequence, Sampler sampler, std::int64_t ignored_token)
-      : stream_(&stream), sequence_(sequence), sampler_(sampler), ignored_token_(ignored_token) {}
+  Loader(const TokenStream& stream, std::uint64_t sequence, std::int64_t ignored_token)
+      : stream_(&stream), sequence_(sequence), ignored_token_(ignored_token) {}
+  std::uint64_t window_of(std::uint64_t sample) const;
+  std::uint64_t begin_of(std::uint64_t window) const;
   Result<void> put(std::uint64_t window, std::uint64_t row, Samples& out) const;
   void resize(std::uint64_t rows, Samples& out) const;
 
   const TokenStream* stream_;
   std::uint64_t sequence_;
-  Sampler sampler_;
+  std::vector<Sampler> samplers_;                  // one a part
+  std::vector<std::uint64_t> begins_;              // of the parts in the stream
+  std::vector<std::uint64_t> first_window_ = {0};  // of the parts; then the number of all
+  std::optional<Mixture> mixture_;                 // of several parts
   std::int64_t ignored_token_;
 };
 

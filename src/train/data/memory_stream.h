@@ -1,7 +1,9 @@
-// A token stream in memory: for tests. Every token stands for three bytes of text. Never changes: any thread.
+// A token stream in memory: for tests. Every token stands for three bytes of text; documents begin where it
+// is told. Never changes: any thread.
 #pragma once
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "train/data/loader.h"
@@ -20,6 +22,14 @@ class MemoryStream final : public TokenStream {
     return {};
   }
   Result<std::uint64_t> bytes_in(std::uint64_t, std::uint64_t count) const override { return 3 * count; }
+  void document_begins(std::uint64_t begin, std::uint64_t count,
+                       std::vector<std::uint64_t>& out) const override {
+    std::copy_if(documents_.begin(), documents_.end(), std::back_inserter(out),
+                 [&](std::uint64_t at) { return at >= begin && at - begin < count; });
+  }
+  std::vector<Part> parts() const override { return parts_.empty() ? TokenStream::parts() : parts_; }
+  void set_documents(std::vector<std::uint64_t> begins) { documents_ = std::move(begins); }
+  void set_parts(std::vector<Part> parts) { parts_ = std::move(parts); }
   int vocab_size() const override { return vocab_; }
   const std::string& tokenizer_hash() const override { return hash_; }
   json::Object description() const override { return {{"tokens", tokens_.size()}, {"tokenizer", hash_}}; }
@@ -28,6 +38,8 @@ class MemoryStream final : public TokenStream {
   std::vector<std::int64_t> tokens_;
   int vocab_;
   std::string hash_;
+  std::vector<std::uint64_t> documents_;
+  std::vector<Part> parts_;
 };
 
 }  // namespace muster::train

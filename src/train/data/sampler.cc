@@ -1,6 +1,10 @@
 #include "train/data/sampler.h"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
+#include <numeric>
+#include <string>
 
 #include "base/assert.h"
 #include "base/rng.h"
@@ -32,6 +36,44 @@ std::uint64_t Permutation::operator()(std::uint64_t i) const {
     i = once(i);
   } while (i >= size_);  // the domain is at most four times the range
   return i;
+}
+
+Result<Mixture> Mixture::create(const std::vector<double>& weights, std::uint64_t seed) {
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::vector<std::uint64_t> shares;
+  std::vector<std::pair<double, std::size_t>> remainders;  // negative, so that the largest sorts first
+  for (const double weight : weights) {
+    if (!(weight > 0) || !std::isfinite(sum)) {
+      return fail(ErrorCode::invalid_argument,
+                  "a weight of " + std::to_string(weight) + " in a mixture: weights are above 0");
+    }
+    const double exact = weight / sum * static_cast<double>(kBlock);
+    shares.push_back(static_cast<std::uint64_t>(exact));
+    remainders.emplace_back(std::floor(exact) - exact, remainders.size());
+  }
+  if (shares.empty()) return fail(ErrorCode::invalid_argument, "a mixture of nothing");
+  std::sort(remainders.begin(), remainders.end());
+  const auto left = kBlock - std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
+  for (std::uint64_t i = 0; i < left; ++i) ++shares[remainders[i % remainders.size()].second];
+  std::vector<std::uint64_t> first = {0};
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    if (shares[i] == 0) {
+      return fail(ErrorCode::invalid_argument,
+                  "a weight of " + std::to_string(weights[i]) + " of " + std::to_string(sum) +
+                      " in a mixture is less than one sample in " + std::to_string(kBlock) +
+                      ": leave the source out or raise it");
+    }
+    first.push_back(first.back() + shares[i]);
+  }
+  return Mixture(std::move(first), Rng::mix(seed + 0x6d69780000000000ULL));
+}
+
+Mixture::Draw Mixture::draw(std::uint64_t sample) const {
+  const auto block = sample / kBlock;
+  const auto place = Permutation(kBlock, seed_, block)(sample % kBlock);
+  const auto source =
+      static_cast<std::size_t>(std::upper_bound(first_.begin(), first_.end(), place) - first_.begin()) - 1;
+  return {source, block * share(source) + (place - first_[source])};
 }
 
 std::uint64_t Sampler::window(std::uint64_t sample) const {

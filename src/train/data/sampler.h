@@ -3,12 +3,16 @@
 //
 // Balanced Feistel network on the next even number of bits, walked until the value is in range (Black and
 // Rogaway, Ciphers with Arbitrary Finite Domains, 2002): O(1) memory, a few dozen operations a sample. The
-// state of the data is one integer, the samples consumed; it knows nothing of ranks or micro-batches.
+// state of the data is one integer, the samples consumed; it knows nothing of ranks or micro-batches. A
+// Mixture says which of several sources a sample comes from, in the same way.
 //
 // Pure; any thread.
 #pragma once
 
 #include <cstdint>
+#include <vector>
+
+#include "base/error.h"
 
 namespace muster::train {
 
@@ -35,6 +39,30 @@ class Sampler {
 
  private:
   std::uint64_t windows_;
+  std::uint64_t seed_;
+};
+
+// Which source sample i of an endless sequence comes from, by weight. Of each run of kBlock samples every
+// source gets its share to the sample, in an order drawn anew for each run; so where a source stands needs no
+// counting: O(log sources), and the state stays the one integer.
+class Mixture {
+ public:
+  static constexpr std::uint64_t kBlock = 65'536;
+
+  // Weights need not add up to 1. invalid_argument: one is not positive, or its share is below one in kBlock.
+  static Result<Mixture> create(const std::vector<double>& weights, std::uint64_t seed);
+
+  struct Draw {
+    std::size_t source = 0;
+    std::uint64_t index = 0;  // among the samples of this source: each comes once
+  };
+  Draw draw(std::uint64_t sample) const;
+  // Samples of each source in a run of kBlock.
+  std::uint64_t share(std::size_t source) const { return first_[source + 1] - first_[source]; }
+
+ private:
+  Mixture(std::vector<std::uint64_t> first, std::uint64_t seed) : first_(std::move(first)), seed_(seed) {}
+  std::vector<std::uint64_t> first_;  // of each source in a run, before it is permuted; then kBlock
   std::uint64_t seed_;
 };
 
