@@ -37,6 +37,12 @@ struct ConfigArguments {
 };
 int config_command(const ConfigArguments& arguments);
 
+struct PlanArguments {
+  SourceArguments source;
+  int ranks = 1, ranks_per_node = 0;  // 0: all on one node
+};
+int plan_command(const PlanArguments& arguments);
+
 struct EvalArguments {
   std::string model, data;
   std::int64_t windows = 1'000'000'000'000, batch = 4, sequence = 0;

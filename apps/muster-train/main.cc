@@ -110,6 +110,23 @@ void add_model_commands(CLI::App& app, EvalArguments& eval, GenerateArguments& g
       "--seed 1");
 }
 
+void add_plan(CLI::App& app, PlanArguments& arguments) {
+  auto* plan = app.add_subcommand(
+      "plan", "Memory, bytes sent and waiting of a run, before it is started; nothing is allocated");
+  add_source(*plan, arguments.source);
+  plan->add_option("--ranks", arguments.ranks, "Ranks in all")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->type_name("N");
+  plan->add_option("--ranks-per-node", arguments.ranks_per_node, "Ranks on each node [all]")
+      ->check(CLI::Range(1, 1 << 20))
+      ->type_name("N");
+  plan->footer(
+      "Example:\n  muster-train plan --ranks 128 --ranks-per-node 8 --set model.preset=llama-70b \\\n"
+      "    --set mesh.tp=8 --set mesh.pp=4 --set mesh.shard=4 --set train.batch=64 --set "
+      "train.micro_batch=1");
+}
+
 struct CkptCommands {
   CLI::App *ls, *verify, *convert;
 };
@@ -184,6 +201,7 @@ int run(int argc, char** argv, const std::string& gemm_path) {
   app.footer(std::string("Help of a command: muster-train COMMAND --help\n") + kExitCodes);
   TrainArguments train;
   ConfigArguments config;
+  PlanArguments plan;
   EvalArguments eval;
   GenerateArguments generate;
   ConvertArguments convert;
@@ -199,6 +217,7 @@ int run(int argc, char** argv, const std::string& gemm_path) {
   c->footer(
       "identity keys may not change when a run is resumed, trajectory keys only with --accept, operational\n"
       "keys are free.\n\nExample:\n  muster-train config --explain run.toml --set train.steps=100");
+  add_plan(app, plan);
   const auto ckpt = add_ckpt(app, ls_folder, verify_folder, convert);
   auto* version = app.add_subcommand("version", "Print the version");
 
@@ -217,6 +236,7 @@ int run(int argc, char** argv, const std::string& gemm_path) {
   if (app.got_subcommand("logits")) return logits_command(logits);
   if (app.got_subcommand("export")) return export_command(exported);
   if (*c) return config_command(config);
+  if (app.got_subcommand("plan")) return plan_command(plan);
   if (*ckpt.ls) return ckpt_ls_command(ls_folder);
   if (*ckpt.verify) return ckpt_verify_command(verify_folder);
   if (*ckpt.convert) return ckpt_convert_command(convert);

@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "apps/muster-train/commands.h"
+#include "apps/muster-train/sources.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "train/agent/agent.h"
@@ -15,6 +16,7 @@
 #include "train/config/config.h"
 #include "train/data/loader.h"
 #include "train/loop/rank.h"
+#include "train/plan/plan.h"
 
 namespace muster::train {
 namespace {
@@ -22,28 +24,6 @@ namespace {
 std::optional<std::string> variable(std::string_view name) {
   const char* value = std::getenv(std::string(name).c_str());
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
-
-struct Sources {
-  Config config;
-  JobSettings job;
-};
-
-Result<Sources> read_sources(const SourceArguments& arguments) {
-  std::vector<Setting> settings;
-  if (!arguments.file.empty()) {
-    MUSTER_TRY(settings, read_toml(arguments.file));
-  }
-  Sources sources;
-  MUSTER_TRY(sources.job, read_job(arguments.job_root));
-  settings.insert(settings.end(), sources.job.settings.begin(), sources.job.settings.end());
-  for (const auto& text : arguments.sets) {
-    MUSTER_TRY(Setting setting, parse_assignment(text));
-    settings.push_back(std::move(setting));
-  }
-  MUSTER_TRY(settings, with_pretrained(std::move(settings)));
-  MUSTER_TRY(sources.config, resolve(settings));
-  return sources;
 }
 
 Result<RankPlace> place_of(const TrainArguments& arguments) {
@@ -83,9 +63,13 @@ Result<void> check_before_start(const Config& config, const NodePlace& place) {
         "data.train is not set: give --set data.train=FOLDER, a folder of token shards (muster-data tokenize "
         "makes them), or in a job a channel named train");
   }
-  MUSTER_TRY(const Mesh mesh, Mesh::create(place.nodes * place.ranks, config.mesh));
-  MUSTER_CHECK(split_batch(static_cast<std::uint64_t>(config.batch),
-                           static_cast<std::uint64_t>(config.micro_batch), mesh.batch_size(), 0));
+  Config sized = config;
+  if (sized.model.vocab == 0) {
+    const auto tokens = shard_stream(config.train_data);  // what is wrong with it, a rank says
+    sized.model.vocab = tokens ? (*tokens)->vocab_size() : 1 << 20;
+  }
+  MUSTER_TRY(sized.model, validated(sized.model));
+  MUSTER_CHECK(run_layout(sized, place.nodes * place.ranks));
   return {};
 }
 

@@ -1,11 +1,5 @@
 #include "train/loop/groups.h"
 
-#include <numeric>
-
-#include "base/text.h"
-#include "train/model/flops.h"
-#include "train/pipeline/schedule.h"
-
 namespace muster::train {
 namespace {
 
@@ -61,30 +55,6 @@ Result<Groups> make_groups(const Config& config, const Mesh& mesh, Comm& world, 
   if (config.model.tied && stages.size() > 1 && end)
     groups.tied = sub("tied", {stages.front(), stages.back()});
   return groups;
-}
-
-Result<std::vector<Range>> stage_layers(const Config& config, int stages) {
-  const ModelConfig& model = config.model;
-  if (config.stage_layers.empty()) {
-    const FlopPerToken flop = flop_per_token(model, config.sequence);
-    const std::vector<double> costs(static_cast<std::size_t>(model.layers), flop.layer);
-    return balance_layers(costs, 0, flop.head, stages);
-  }
-  std::vector<Range> ranges;
-  std::int64_t end = 0;
-  bool valid = true;
-  for (const auto& part : split(config.stage_layers, ',')) {
-    const auto count = parse_int(trim(part));
-    valid = valid && count && *count >= 1;
-    if (!valid) break;
-    ranges.push_back({end, end + *count});
-    end += *count;
-  }
-  if (valid && static_cast<int>(ranges.size()) == stages && end == model.layers) return ranges;
-  return fail(ErrorCode::invalid_argument,
-              "mesh.stage_layers = " + config.stage_layers + ": " + std::to_string(stages) +
-                  " whole numbers of at least 1, with commas between, are needed, that add up to the " +
-                  std::to_string(model.layers) + " layers (mesh.pp is " + std::to_string(stages) + ")");
 }
 
 }  // namespace muster::train

@@ -1,5 +1,4 @@
-// The groups of ranks that one rank works in, and which layers its pipeline stage has. All ranks of the world
-// make them in the same order.
+// The groups of ranks that one rank works in. All ranks of the world make them in the same order.
 #pragma once
 
 #include <memory>
@@ -31,9 +30,5 @@ struct Groups {
 // node_ranks: ranks on each node, 0 if that is not known. invalid_argument: config.gather is hierarchical and
 // the shard groups do not tile the nodes.
 Result<Groups> make_groups(const Config& config, const Mesh& mesh, Comm& world, int node_ranks);
-
-// The layers of each of `stages` stages: config.stage_layers, or balanced by the cost of layers and head.
-// invalid_argument names what would fit.
-Result<std::vector<Range>> stage_layers(const Config& config, int stages);
 
 }  // namespace muster::train

@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "train/ckpt/checkpoint.h"
 #include "train/loop/test_layout.h"
+#include "train/plan/plan.h"
 
 namespace muster::train {
 namespace {
@@ -243,6 +244,87 @@ TEST(Layouts, NoCallOfACollectiveCanBeWrongUnseen) {
     }
   }
   std::cout << mutants << " mutants at " << sites.size() << " calls\n";
+}
+
+// Bytes that a rank sends, by the name of the group without its ranks.
+class CountingTransport final : public Transport {
+ public:
+  explicit CountingTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  void abort(std::string_view reason) override { inner_->abort(reason); }
+  Result<void> exchange(std::span<const Send> sends, std::span<const Receive> receives,
+                        const Operation& operation) override {
+    for (const Send& send : sends)
+      sent[std::string(operation.group.substr(0, operation.group.find(" (")))] +=
+          static_cast<double>(send.data.size());
+    return inner_->exchange(sends, receives, operation);
+  }
+  std::map<std::string, double> sent;
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+};
+
+// What plan says a rank sends in a step is what it sends, but for what the norm takes.
+TEST(Layouts, SendWhatThePlanSays) {
+  const auto data = tokens();
+  for (const Layout& layout : std::vector<Layout>{
+           {.replica = 3, .settings = {}},
+           {.replica = 3, .tp = 2, .settings = {"mesh.zero=1", "model.tied=true"}},
+           {.tp = 2, .settings = {"train.activation_checkpointing=full"}},
+           {.tp = 2, .settings = {"mesh.sequence_parallel=true", "train.activation_checkpointing=full"}},
+           {.tp = 2, .settings = {"mesh.sequence_parallel=true", "train.activation_checkpointing=selective"}},
+           {.pp = 3, .tp = 2, .settings = {"mesh.sequence_parallel=true", "model.tied=true"}},
+           {.shard = 3, .settings = {"model.tied=true", "train.activation_checkpointing=full"}},
+           {.replica = 2, .shard = 4, .node_ranks = 2, .settings = {"mesh.zero=1"}},
+           {.pp = 2, .replica = 2, .shard = 2, .settings = {"model.tied=true", "mesh.zero=1"}}}) {
+    Layout wide = layout;
+    for (const char* text :
+         {"model.width=128", "model.layers=3", "train.sequence=32", "train.batch=24", "train.micro_batch=1"})
+      wide.settings.emplace_back(text);
+    Config config = config_of(wide);
+    config.model.vocab = 64;
+    config.model = validated(config.model).value();
+    const Plan plan = make_plan(config, layout.ranks(), layout.node_ranks, 4).value();
+    std::vector<CountingTransport*> counters;
+    const auto run = [&](Comm& comm) {
+      set_threads(1);
+      const auto trainer = Trainer::create({.config = config_of(wide),
+                                            .train = &data,
+                                            .comm = &comm,
+                                            .node_ranks = layout.node_ranks,
+                                            .machine = {}});
+      EXPECT_TRUE(trainer) << trainer.error().message;
+      auto& sent = counters[static_cast<std::size_t>(comm.rank())]->sent;
+      sent.clear();
+      EXPECT_TRUE((*trainer)->step());
+      return sent;
+    };
+    const auto sent = on_ranks<std::map<std::string, double>>(layout.ranks(), run, [&](auto transport) {
+      auto counter = std::make_unique<CountingTransport>(std::move(transport));
+      counters.push_back(counter.get());
+      return counter;
+    });
+    // A rank of a group sends more or less than another as cuts are uneven; all of a stage send what is
+    // planned. The sums for the norm come on top.
+    for (int stage = 0; stage < layout.pp; ++stage) {
+      std::map<std::string, double> of;
+      const int ranks = layout.ranks() / layout.pp;
+      for (int rank = stage * ranks; rank < (stage + 1) * ranks; ++rank) {
+        for (const auto& [group, bytes] : sent[static_cast<std::size_t>(rank)]) of[group] += bytes / ranks;
+      }
+      const TrafficPlan& t = plan.stages[static_cast<std::size_t>(stage)].traffic;
+      const double shard = of["shard"] + of["shard across nodes"] + of["shard within a node"];
+      for (const auto& [name, got, wanted] :
+           {std::tuple("tensor", of["tp"], t.tensor), std::tuple("pipeline", of["stages"], t.pipeline),
+            std::tuple("shard", shard, t.shard), std::tuple("replica", of["replica"], t.replica),
+            std::tuple("tied", of["tied"], t.tied)}) {
+        EXPECT_NEAR(got, wanted, 0.02 * wanted + 4000)
+            << name << " of stage " << stage << ", " << name_of(wide);
+      }
+    }
+  }
 }
 
 // The trajectory gate: ten steps in fp64 at a small learning rate.

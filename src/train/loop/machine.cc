@@ -29,23 +29,31 @@ Affinity affinity() {
   return result;
 }
 
-// Cores that the quota of this process's cgroup (v2) and of those above it allows; 0: no limit.
-int quota_cores() {
+// The text of `file` in this process's cgroup (v2) and in those above it, as far as they have one.
+std::vector<std::string> cgroup_values(const std::string& file) {
+  std::vector<std::string> values;
   const auto groups = read_file("/proc/self/cgroup", 1 << 16);
-  if (!groups) return 0;
-  double smallest = 0;
+  if (!groups) return values;
   for (const auto line : split(*groups, '\n')) {
     if (!line.starts_with("0::/")) continue;
     for (std::string path(line.substr(3)); !path.empty(); path = path.substr(0, path.rfind('/'))) {
-      const auto text = read_file("/sys/fs/cgroup" + path + "/cpu.max", 4096);
-      const auto parts = text ? split(trim(*text), ' ') : std::vector<std::string_view>();
-      const auto quota = parts.size() == 2 ? parse_double(parts[0]) : std::nullopt;
-      const auto period = parts.size() == 2 ? parse_double(parts[1]) : std::nullopt;
-      if (quota && period && *period > 0) {
-        const double cores = *quota / *period;
-        smallest = smallest > 0 ? std::min(smallest, cores) : cores;
-      }
+      if (const auto text = read_file("/sys/fs/cgroup" + path + "/" + file, 4096))
+        values.emplace_back(trim(*text));
     }
+  }
+  return values;
+}
+
+// Cores that the quotas allow; 0: no limit.
+int quota_cores() {
+  double smallest = 0;
+  for (const std::string& text : cgroup_values("cpu.max")) {
+    const auto parts = split(text, ' ');
+    const auto quota = parts.size() == 2 ? parse_double(parts[0]) : std::nullopt;
+    const auto period = parts.size() == 2 ? parse_double(parts[1]) : std::nullopt;
+    if (!quota || !period || *period <= 0) continue;
+    const double cores = *quota / *period;
+    smallest = smallest > 0 ? std::min(smallest, cores) : cores;
   }
   return static_cast<int>(std::ceil(smallest));
 }
@@ -65,6 +73,15 @@ std::string cpu_model() {
 int usable_cores() {
   const int mask = affinity().count, quota = quota_cores();
   return quota > 0 ? std::min(mask, quota) : mask;
+}
+
+double usable_memory() {
+  double bytes =
+      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  for (const std::string& text : cgroup_values("memory.max")) {
+    if (const auto limit = parse_double(text)) bytes = std::min(bytes, *limit);  // "max": none
+  }
+  return bytes;
 }
 
 Result<int> choose_threads(int wanted, int local_ranks, Comm& comm) {

@@ -12,6 +12,9 @@ namespace muster::train {
 // Cores this process may use: its affinity mask, and its cgroup's quota (v2) rounded up.
 int usable_cores();
 
+// Bytes of memory that this process and its siblings may use: the machine's, or its cgroup's limit (v2).
+double usable_memory();
+
 // wanted > 0: that many. Else the cores shared evenly by the ranks that run on them (same machine, same
 // mask), at least 1. Collective.
 Result<int> choose_threads(int wanted, int local_ranks, Comm& comm);

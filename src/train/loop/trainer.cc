@@ -11,10 +11,12 @@
 #include "train/loop/evaluate.h"
 #include "train/loop/groups.h"
 #include "train/loop/journal.h"
+#include "train/loop/machine.h"
 #include "train/loop/model_folder.h"
 #include "train/loop/state.h"
 #include "train/model/flops.h"
 #include "train/pipeline/pipeline.h"
+#include "train/plan/plan.h"
 #include "train/shard/sharded_weights.h"
 
 namespace muster::train {
@@ -498,7 +500,12 @@ Result<std::unique_ptr<Trainer>> Trainer::create(TrainerParts parts) {
                                                     " tokens; tokenize with the model's tokenizer");
   }
   MUSTER_TRY(config.model, validated(config.model));
-  MUSTER_TRY(const Mesh mesh, Mesh::create(parts.comm->size(), config.mesh));
+  const int ranks = parts.comm->size(), ranks_here = std::max(1, parts.node_ranks);
+  MUSTER_TRY(const Plan plan,
+             make_plan(config, ranks, parts.node_ranks, static_cast<int>(size_of(parts.dtype))));
+  MUSTER_CHECK(check_memory(plan, ranks_here, usable_memory()));
+  const Mesh& mesh = plan.layout.mesh;
+  const auto& stages = plan.layout.stages;
   MUSTER_TRY(const BatchPart share, split_batch(static_cast<std::uint64_t>(config.batch),
                                                 static_cast<std::uint64_t>(config.micro_batch),
                                                 mesh.batch_size(), mesh.batch_index(parts.comm->rank())));
@@ -517,7 +524,6 @@ Result<std::unique_ptr<Trainer>> Trainer::create(TrainerParts parts) {
     held_out = *held;
   }
   MUSTER_TRY(const PipelineSchedule order, parse_schedule(config.schedule));
-  MUSTER_TRY(const auto stages, stage_layers(config, mesh.extent(Axis::pp)));
   MUSTER_TRY(auto groups, make_groups(config, mesh, *parts.comm, parts.node_ranks));
   const ShardPlace place = shard_place(mesh, config.zero == 1, parts.comm->rank());
   MUSTER_TRY(Model model, make_model(config, groups, stages[static_cast<std::size_t>(groups.stages->rank())],

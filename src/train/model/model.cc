@@ -136,26 +136,27 @@ std::string_view to_string(Recompute recompute) {
 
 class Model::Detail::Lease {
  public:
-  Lease(Detail& detail, Unit& unit, bool backward) : detail_(detail), unit_(unit) {
-    std::byte* values = detail.weights->acquire(unit.parameters);
-    if (backward) gradient_ = detail.weights->gradient(unit.gradients);
+  enum class Of { values, gradient, both };
+  Lease(Detail& detail, Unit& unit, Of of) : detail_(detail), unit_(unit), of_(of) {
+    std::byte* values = of == Of::gradient ? nullptr : detail.weights->acquire(unit.parameters);
+    if (of != Of::values) gradient_ = detail.weights->gradient(unit.gradients);
     const auto type = detail::scalar_type(detail.weights->dtype());
     const std::int64_t width = size_of(detail.weights->dtype());
-    const auto point = [&](at::Tensor& view, std::byte* unit_begin, const View& of) {
-      std::byte* place = unit_begin + of.offset * width;
-      if (!view.defined() || view.data_ptr() != place) view = at::from_blob(place, of.shape, type);
+    const auto point = [&](at::Tensor& view, std::byte* unit_begin, const View& what) {
+      std::byte* place = unit_begin + what.offset * width;
+      if (!view.defined() || view.data_ptr() != place) view = at::from_blob(place, what.shape, type);
     };
     for (const View& view : unit.views) {
-      point(view.weight->value, values, view);
-      if (backward) point(view.weight->gradient, gradient_.data, view);
+      if (of != Of::gradient) point(view.weight->value, values, view);
+      if (of != Of::values) point(view.weight->gradient, gradient_.data, view);
     }
   }
   ~Lease() {
-    if (gradient_.data != nullptr) {
+    if (of_ != Of::values) {
       if (detail_.watching) detail_.look_at(unit_, gradient_.data);
       detail_.weights->reduce(unit_.gradients);
     }
-    detail_.weights->release(unit_.parameters);
+    if (of_ != Of::gradient) detail_.weights->release(unit_.parameters);
   }
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
@@ -165,6 +166,7 @@ class Model::Detail::Lease {
  private:
   Detail& detail_;
   Unit& unit_;
+  const Of of_;
   Weights::Gradient gradient_{nullptr, true};
 };
 
@@ -236,9 +238,9 @@ Model::Detail::Detail(std::unique_ptr<Weights> held, const ModelOptions& how)
   if (!weights->whole()) return;
   // Nothing is gathered: the views stay where they are, for whoever uses the blocks alone.
   for (std::optional<Unit>* one : {&embedding_unit, &norm_unit, &tied_unit}) {
-    if (*one) const Lease lease(*this, **one, true);
+    if (*one) const Lease lease(*this, **one, Lease::Of::both);
   }
-  for (Unit& layer : layer_units) const Lease lease(*this, layer, true);
+  for (Unit& layer : layer_units) const Lease lease(*this, layer, Lease::Of::both);
 }
 
 Model::Detail::Slot& Model::Detail::slot(int number) {
@@ -266,12 +268,12 @@ void Model::Detail::run_layer(std::size_t layer, const at::Tensor& x, at::Tensor
 at::Tensor Model::Detail::forward(Slot& slot, const std::int64_t* tokens, Shape shape) {
   at::Tensor x = stream(slot.input, shape);
   if (embedding_unit) {
-    const Lease lease(*this, *embedding_unit, false);
+    const Lease lease(*this, *embedding_unit, Lease::Of::values);
     embedding.forward(tokens, shape, x, context);
     look_at(x, -1);  // a later stage's input has been looked at by the stage that made it
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const Lease lease(*this, layer_units[i], false);
+    const Lease lease(*this, layer_units[i], Lease::Of::values);
     at::Tensor y = stream(slot.outputs[i], shape);
     slot.streams[i] = x;
     run_layer(i, x, &y, options.recompute == Recompute::full ? again : slot.saved[i], shape);
@@ -284,16 +286,16 @@ at::Tensor Model::Detail::forward(Slot& slot, const std::int64_t* tokens, Shape 
 
 at::Tensor Model::Detail::logits(const at::Tensor& x) {
   std::optional<Lease> tied;
-  if (tied_unit) tied.emplace(*this, *tied_unit, false);
-  const Lease lease(*this, *norm_unit, false);
+  if (tied_unit) tied.emplace(*this, *tied_unit, Lease::Of::values);
+  const Lease lease(*this, *norm_unit, Lease::Of::values);
   return head.logits(x, head_saved);
 }
 
 double Model::Detail::loss(Slot& slot, const std::int64_t* targets, at::Tensor* d, Shape shape) {
-  const bool backward = d != nullptr;
+  const Lease::Of of = d == nullptr ? Lease::Of::values : Lease::Of::both;
   std::optional<Lease> tied;
-  if (tied_unit) tied.emplace(*this, *tied_unit, backward);
-  const Lease lease(*this, *norm_unit, backward);
+  if (tied_unit) tied.emplace(*this, *tied_unit, of);
+  const Lease lease(*this, *norm_unit, of);
   return head.loss(slot.streams.back(), shape, targets, head_saved, d, lease.fresh(), context);
 }
 
@@ -301,7 +303,7 @@ double Model::Detail::loss(Slot& slot, const std::int64_t* targets, at::Tensor* 
 void Model::Detail::backward(Slot& slot, const std::int64_t* tokens, const at::Tensor& behind, Shape shape) {
   at::Tensor d = behind;
   for (std::size_t i = layers.size(); i-- > 0;) {
-    const Lease lease(*this, layer_units[i], true);
+    const Lease lease(*this, layer_units[i], Lease::Of::both);
     const bool full = options.recompute == Recompute::full;
     LayerSaved& saved = full ? again : slot.saved[i];
     if (full) run_layer(i, slot.streams[i], nullptr, saved, shape);
@@ -309,7 +311,7 @@ void Model::Detail::backward(Slot& slot, const std::int64_t* tokens, const at::T
     layers[i].attention.backward(d, shape, saved.attention, lease.fresh(), context);
   }
   if (embedding_unit) {
-    const Lease lease(*this, *embedding_unit, true);
+    const Lease lease(*this, *embedding_unit, Lease::Of::gradient);
     embedding.backward(tokens, shape, d, lease.fresh(), context);
   }
   weights->end_micro_batch();

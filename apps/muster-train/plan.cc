@@ -1,0 +1,50 @@
+#include "train/plan/plan.h"
+
+#include <iostream>
+
+#include "apps/muster-train/commands.h"
+#include "apps/muster-train/sources.h"
+#include "train/agent/agent.h"
+
+namespace muster::train {
+namespace {
+
+// The vocabulary is the data's if there is any, else that of the preset.
+Result<ModelConfig> model_of(const Config& config) {
+  ModelConfig model = config.model;
+  if (model.vocab == 0 && !config.train_data.empty()) {
+    MUSTER_TRY(const auto stream, shard_stream(config.train_data));
+    model.vocab = stream->vocab_size();
+  }
+  if (model.vocab == 0 && !config.preset.empty()) {
+    MUSTER_TRY(const ModelConfig sizes, preset(config.preset));
+    model.vocab = sizes.vocab;
+  }
+  if (model.vocab == 0) {
+    return fail(
+        ErrorCode::invalid_argument,
+        "the vocabulary is not known: give --set model.vocab=N, model.preset, model.from or data.train");
+  }
+  return validated(model);
+}
+
+Result<void> plan(const PlanArguments& arguments) {
+  MUSTER_TRY(auto sources, read_sources(arguments.source));
+  Config& config = sources.config;
+  MUSTER_TRY(config.model, model_of(config));
+  const int node_ranks = arguments.ranks_per_node > 0 ? arguments.ranks_per_node : arguments.ranks;
+  MUSTER_TRY(const Plan made, make_plan(config, arguments.ranks, node_ranks, 4));
+  std::cout << to_text(made, config);
+  return {};
+}
+
+}  // namespace
+
+int plan_command(const PlanArguments& arguments) {
+  const auto done = plan(arguments);
+  if (done) return kExitDone;
+  std::cerr << "muster-train: " << done.error().message << "\n";
+  return done.error().code == ErrorCode::invalid_argument ? kExitUsage : kExitFailed;
+}
+
+}  // namespace muster::train
