@@ -36,8 +36,9 @@ Result<void> eval(const EvalArguments& arguments) {
   MUSTER_TRY(Model model, folder.load(sequence));
   Comm alone("eval", single_transport());
   Pipeline pipeline(model, nullptr, PipelineSchedule::gpipe);
-  MUSTER_TRY(const Evaluation e, evaluate(pipeline, loader, static_cast<std::uint64_t>(arguments.windows),
-                                          static_cast<std::uint64_t>(arguments.batch), {}, alone));
+  MUSTER_TRY(const Evaluation e,
+             evaluate(pipeline, loader, static_cast<std::uint64_t>(arguments.windows),
+                      static_cast<std::uint64_t>(arguments.batch), {}, alone, folder.config().document_mask));
   std::printf("eval step=%lld split=%s loss=%.4f bits_per_byte=%.4f tokens=%lld bytes=%llu\n",
               static_cast<long long>(folder.step()), arguments.data.c_str(), e.loss, e.bits_per_byte,
               static_cast<long long>(e.tokens), static_cast<unsigned long long>(e.bytes));

@@ -13,7 +13,7 @@ namespace {
 Result<ModelConfig> model_of(const Config& config) {
   ModelConfig model = config.model;
   if (model.vocab == 0 && !config.train_data.empty()) {
-    MUSTER_TRY(const auto stream, shard_stream(config.train_data));
+    MUSTER_TRY(const auto stream, open_tokens(config.train_data, config.mixture));
     model.vocab = stream->vocab_size();
   }
   if (model.vocab == 0 && !config.preset.empty()) {

@@ -65,7 +65,7 @@ Result<void> check_before_start(const Config& config, const NodePlace& place) {
   }
   Config sized = config;
   if (sized.model.vocab == 0) {
-    const auto tokens = shard_stream(config.train_data);  // what is wrong with it, a rank says
+    const auto tokens = open_tokens(config.train_data, config.mixture);  // what is wrong with it, a rank says
     sized.model.vocab = tokens ? (*tokens)->vocab_size() : 1 << 20;
   }
   MUSTER_TRY(sized.model, validated(sized.model));

@@ -31,6 +31,8 @@ struct Config {
   std::string pretrained;  // model.from: a Hugging Face folder; empty: none
   ModelConfig model;       // vocab 0: the data's
   std::string train_data, validation_data, tokenizer;
+  std::string mixture;         // weights of the folders of train_data; empty: by their size
+  bool document_mask = false;  // attention stays inside documents
 
   std::int64_t ignored_token = -1;  // a target that takes no part in the loss
 

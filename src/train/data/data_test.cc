@@ -208,6 +208,16 @@ TEST(MixtureStream, IsItsFoldersBehindEachOther) {
 }
 
 // Ranks with one micro-batch each see what one rank sees in as many micro-batches.
+TEST(OpenTokens, RefusesWeightsThatDoNotFitTheFolders) {
+  const auto message = [](const char* folders, const char* weights) {
+    const auto stream = open_tokens(folders, weights);
+    return stream ? std::string("opened") : stream.error().message;
+  };
+  EXPECT_THAT(message("a, b", "1"), testing::HasSubstr("data.mixture has 1 weights, data.train 2 folders"));
+  EXPECT_THAT(message("a,b", "1, 0"), testing::HasSubstr("weight \" 0\" is not a number above 0"));
+  EXPECT_THAT(message("/no/a,/no/b", ""), testing::HasSubstr("tokens of /no/a"));
+}
+
 TEST(SplitBatch, PartsTileTheBatchInOrder) {
   const auto whole = split_batch(12, 2, 1, 0);
   ASSERT_TRUE(whole);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "text/shards.h"
 
 namespace muster::train {
@@ -135,6 +136,32 @@ Result<std::unique_ptr<TokenStream>> mixture_stream(const std::vector<WeightedFo
     MUSTER_CHECK(out->add(std::move(stream), folder));
   }
   return out;
+}
+
+Result<std::unique_ptr<TokenStream>> open_tokens(const std::string& folders, const std::string& weights) {
+  std::vector<WeightedFolder> list;
+  for (const auto folder : split(folders, ',')) list.push_back({.folder = std::string(trim(folder))});
+  if (list.size() == 1 && weights.empty()) return shard_stream(list[0].folder);
+  const auto given = weights.empty() ? std::vector<std::string_view>() : split(weights, ',');
+  if (!given.empty() && given.size() != list.size()) {
+    return fail(ErrorCode::invalid_argument, "data.mixture has " + std::to_string(given.size()) +
+                                                 " weights, data.train " + std::to_string(list.size()) +
+                                                 " folders: give one weight for each");
+  }
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (given.empty()) {
+      MUSTER_TRY(const auto stream, shard_stream(list[i].folder));
+      list[i].weight = static_cast<double>(stream->size());
+      continue;
+    }
+    const auto weight = parse_double(trim(given[i]));
+    if (!weight || !(*weight > 0)) {
+      return fail(ErrorCode::invalid_argument,
+                  "data.mixture: weight \"" + std::string(given[i]) + "\" is not a number above 0");
+    }
+    list[i].weight = *weight;
+  }
+  return mixture_stream(list);
 }
 
 Result<Loader> Loader::create(const TokenStream& stream, std::uint64_t sequence, std::uint64_t seed,

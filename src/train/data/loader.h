@@ -57,6 +57,10 @@ struct WeightedFolder {
 // One folder is shard_stream(). failed_precondition: other tokenizers.
 Result<std::unique_ptr<TokenStream>> mixture_stream(const std::vector<WeightedFolder>& folders);
 
+// Folders with commas between, and their weights likewise; no weights: as many as the tokens they have.
+// invalid_argument: not as many weights as folders, or one that is not above 0.
+Result<std::unique_ptr<TokenStream>> open_tokens(const std::string& folders, const std::string& weights);
+
 struct Samples {
   std::vector<std::int64_t> tokens;                        // [rows, sequence]
   std::vector<std::int64_t> targets;                       // [rows, sequence]

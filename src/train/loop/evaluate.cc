@@ -6,7 +6,7 @@
 namespace muster::train {
 
 Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, std::uint64_t windows_max,
-                            std::uint64_t rows, const EvaluationPart& mine, Comm& world) {
+                            std::uint64_t rows, const EvaluationPart& mine, Comm& world, bool document_mask) {
   const std::uint64_t windows = std::min(windows_max, loader.windows()), groups = (windows + rows - 1) / rows;
   const auto window_of = [&](std::uint64_t i) { return i * loader.windows() / windows; };
   // Each group is summed by one part; the others add exact zeros.
@@ -21,18 +21,22 @@ Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, std::uint6
     std::uint64_t bytes = 0;
     all.tokens.clear();
     all.targets.clear();
+    all.document_begins.clear();
     for (std::uint64_t i = first; i < first + count; ++i) {
       MUSTER_CHECK(loader.windows_in_order(window_of(i), 1, one));
       all.tokens.insert(all.tokens.end(), one.tokens.begin(), one.tokens.end());
       all.targets.insert(all.targets.end(), one.targets.begin(), one.targets.end());
+      all.document_begins.insert(all.document_begins.end(), one.document_begins.begin(),
+                                 one.document_begins.end());
       MUSTER_TRY(const std::uint64_t of_window, loader.target_bytes(window_of(i)));
       bytes += of_window;
     }
-    MUSTER_TRY(const StepResult result,
-               pipeline.evaluate({.tokens = all.tokens,
-                                  .targets = all.targets,
-                                  .rows = static_cast<std::int64_t>(count),
-                                  .sequence = static_cast<std::int64_t>(loader.sequence())}));
+    Batch batch{.tokens = all.tokens,
+                .targets = all.targets,
+                .rows = static_cast<std::int64_t>(count),
+                .sequence = static_cast<std::int64_t>(loader.sequence())};
+    if (document_mask) batch.documents = all.document_begins;
+    MUSTER_TRY(const StepResult result, pipeline.evaluate(batch));
     if (!mine.counts || group != wanted) continue;
     losses[group] = result.loss_sum;
     counts[0] += result.tokens;

@@ -27,6 +27,7 @@ struct EvaluationPart {
 // Collective over `world`. Up to `windows_max` windows, evenly spread, `rows` at a time. Every part does as
 // many passes as the others, as a pass may be collective, too. The same bits for any number of parts.
 Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, std::uint64_t windows_max,
-                            std::uint64_t rows, const EvaluationPart& mine, Comm& world);
+                            std::uint64_t rows, const EvaluationPart& mine, Comm& world,
+                            bool document_mask = false);
 
 }  // namespace muster::train

@@ -110,7 +110,7 @@ Result<Outcome> train(const RankOptions& options) {
         "data.train is not set: give --set data.train=FOLDER, a folder of token shards (muster-data tokenize "
         "makes them), or in a job a channel named train");
   }
-  MUSTER_TRY(const auto tokens, shard_stream(config.train_data));
+  MUSTER_TRY(const auto tokens, open_tokens(config.train_data, config.mixture));
   std::unique_ptr<TokenStream> held_out;
   if (!config.validation_data.empty()) {
     MUSTER_TRY(held_out, shard_stream(config.validation_data));

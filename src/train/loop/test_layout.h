@@ -154,15 +154,20 @@ inline std::string difference(const std::vector<Gradients>& ranks, const Gradien
 }
 
 // Tokens of which many are 0, in runs of very different length; as data.ignored_token these are no targets.
+// Documents begin here and there.
 inline MemoryStream masked_tokens(std::uint64_t seed, std::int64_t vocab) {
   Rng rng(seed);
   std::vector<std::int64_t> values;
+  std::vector<std::uint64_t> documents;
   while (values.size() < 3000) {
     const auto count = rng.between(1, 20);
     const bool masked = rng.chance(0.5);
+    if (rng.chance(0.3)) documents.push_back(values.size());
     for (std::int64_t i = 0; i < count; ++i) values.push_back(masked ? 0 : rng.between(0, vocab - 1));
   }
-  return MemoryStream(std::move(values), static_cast<int>(vocab));
+  MemoryStream stream(std::move(values), static_cast<int>(vocab));
+  stream.set_documents(std::move(documents));
+  return stream;
 }
 
 inline std::string check(const Layout& layout, std::uint64_t seed, std::int64_t vocab) {

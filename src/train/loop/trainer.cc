@@ -245,6 +245,7 @@ Result<StepResult> Trainer::Impl::accumulate() {
                       .targets = samples.targets,
                       .rows = static_cast<std::int64_t>(share_.micro),
                       .sequence = static_cast<std::int64_t>(loader_.sequence())});
+    if (config_.document_mask) micros.back().documents = samples.document_begins;
   }
   model_.start_accumulation();
   MUSTER_TRY(const StepResult sum, pipeline_.run(micros));
@@ -370,7 +371,7 @@ Result<Evaluation> Trainer::Impl::evaluation() {
                          {.part = groups_.mesh.batch_index(comm_.rank()),
                           .parts = groups_.mesh.batch_size(),
                           .counts = counts(comm_.rank())},
-                         comm_);
+                         comm_, config_.document_mask);
 }
 
 Result<void> Trainer::Impl::evaluate_now() {

@@ -40,7 +40,7 @@ Result<Shape> shape_of(const ModelConfig& config, const Batch& batch, bool with_
             " tokens; it needs at least 1 x 1 and sequences of at most model.max_sequence, which is " +
             std::to_string(config.max_sequence));
   }
-  const Shape shape{batch.rows, batch.sequence};
+  const Shape shape{.rows = batch.rows, .sequence = batch.sequence};
   const auto expected = static_cast<std::size_t>(shape.tokens());
   if (batch.tokens.size() != expected || (with_targets && batch.targets.size() != expected)) {
     return fail(ErrorCode::invalid_argument, "a batch of " + std::to_string(batch.rows) + " x " +
@@ -52,6 +52,32 @@ Result<Shape> shape_of(const ModelConfig& config, const Batch& batch, bool with_
   MUSTER_CHECK(check_values(batch.tokens, "token", 0, config.vocab));
   if (with_targets) MUSTER_CHECK(check_values(batch.targets, "target", kIgnoredTarget, config.vocab));
   return shape;
+}
+
+// Refuses begins that do not rise or do not lie in the row.
+Result<void> find_documents(const Batch& batch, detail::Documents& documents) {
+  documents.parts.clear();
+  documents.positions.resize(batch.tokens.size());
+  if (batch.documents.size() != static_cast<std::size_t>(batch.rows))
+    return fail(ErrorCode::invalid_argument, "documents of " + std::to_string(batch.documents.size()) +
+                                                 " rows for a batch of " + std::to_string(batch.rows));
+  for (std::int64_t row = 0; row < batch.rows; ++row) {
+    std::int64_t begin = 0;
+    const auto end_at = [&](std::int64_t end) {
+      if (end > begin) documents.parts.push_back({row, begin, end - begin});
+      for (; begin < end; ++begin)
+        documents.positions[static_cast<std::size_t>(row * batch.sequence + begin)] =
+            begin - documents.parts.back().begin;
+    };
+    for (const std::int64_t next : batch.documents[static_cast<std::size_t>(row)]) {
+      if (next < begin || next >= batch.sequence)
+        return fail(ErrorCode::invalid_argument, "a document of row " + std::to_string(row) + " begins at " +
+                                                     std::to_string(next) + ", behind or outside of the row");
+      end_at(next);
+    }
+    end_at(batch.sequence);
+  }
+  return {};
 }
 
 std::int64_t count_valid(std::span<const std::int64_t> targets) {
@@ -402,17 +428,23 @@ Result<void> Model::check(const Batch& batch) const {
 }
 
 Result<void> Model::forward(int slot, const Batch& batch) {
-  MUSTER_TRY(const Shape shape, shape_of(table().config(), batch, true));
+  MUSTER_TRY(Shape shape, shape_of(table().config(), batch, true));
   const at::NoGradGuard no_grad;
-  detail_->forward(detail_->slot(slot), batch.tokens.data(), shape);
+  Detail::Slot& of = detail_->slot(slot);
+  if (!batch.documents.empty()) {
+    MUSTER_CHECK(find_documents(batch, of.documents));
+    shape.documents = &of.documents;
+  }
+  detail_->forward(of, batch.tokens.data(), shape);
   return detail_->status();
 }
 
 Result<StepResult> Model::backward(int slot, const Batch& batch) {
-  MUSTER_TRY(const Shape shape, shape_of(table().config(), batch, true));
+  MUSTER_TRY(Shape shape, shape_of(table().config(), batch, true));
   const at::NoGradGuard no_grad;
   Detail& d = *detail_;
   Detail::Slot& of = d.slot(slot);
+  if (!batch.documents.empty()) shape.documents = &of.documents;  // as forward() found them
   at::Tensor gradient = d.stream(of.gradient, shape);
   StepResult result;
   if (table().has_head()) {
@@ -430,7 +462,8 @@ Result<StepResult> Model::forward_backward(const Batch& batch) {
 }
 
 std::span<std::byte> Model::input(int slot, const Batch& batch) {
-  const at::Tensor x = detail_->stream(detail_->slot(slot).input, {batch.rows, batch.sequence});
+  const at::Tensor x =
+      detail_->stream(detail_->slot(slot).input, {.rows = batch.rows, .sequence = batch.sequence});
   return {static_cast<std::byte*>(x.data_ptr()), x.nbytes()};
 }
 
@@ -440,7 +473,8 @@ std::span<const std::byte> Model::output(int slot) const {
 }
 
 std::span<std::byte> Model::gradient(int slot, const Batch& batch) {
-  const at::Tensor d = detail_->stream(detail_->slot(slot).gradient, {batch.rows, batch.sequence});
+  const at::Tensor d =
+      detail_->stream(detail_->slot(slot).gradient, {.rows = batch.rows, .sequence = batch.sequence});
   return {static_cast<std::byte*>(d.data_ptr()), d.nbytes()};
 }
 

@@ -25,12 +25,14 @@ namespace muster::train {
 // A target with this value takes no part in the loss.
 constexpr std::int64_t kIgnoredTarget = -1;
 
-// Row-major [rows, sequence]. Positions are 0..sequence-1 in every row.
+// Row-major [rows, sequence]. Positions are 0..sequence-1 in every row, unless `documents` says where
+// documents begin in each row (places, rising): then attention does not cross, and positions restart there.
 struct Batch {
   std::span<const std::int64_t> tokens;
   std::span<const std::int64_t> targets;
   std::int64_t rows = 0;
   std::int64_t sequence = 0;
+  std::span<const std::vector<std::int64_t>> documents = {};  // none, or one a row
 };
 
 struct StepResult {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <thread>
@@ -123,6 +124,49 @@ TEST(Model, LogitsInChunksGiveTheSameGradients) {
   model.start_accumulation();
   EXPECT_DOUBLE_EQ(model.forward_backward(data.batch()).value().loss_sum, loss);
   for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(whole[i], expected[i], 1e-12) << i;
+}
+
+// A row of three documents is three rows: the same loss and gradients, positions from 0 in each.
+TEST(Model, DocumentsInARowAreRowsOfTheirOwn) {
+  Model model = make_model(true, Dtype::f64);
+  const Data data = make_data(21, 2, 24);
+  const std::vector<std::vector<std::int64_t>> begins = {{0, 5, 18}, {11}};
+  const std::vector<std::array<std::int64_t, 2>> parts = {{0, 5}, {5, 18}, {18, 24}, {24, 35}, {35, 48}};
+  Batch masked = data.batch();
+  masked.documents = begins;
+  double apart = 0;
+  model.start_accumulation();
+  for (const auto& [begin, end] : parts) {
+    const auto count = static_cast<std::size_t>(end - begin), first = static_cast<std::size_t>(begin);
+    const std::span tokens(data.tokens), targets(data.targets);
+    apart +=
+        model.forward_backward({tokens.subspan(first, count), targets.subspan(first, count), 1, end - begin})
+            .value()
+            .loss_sum;
+  }
+  const auto g = model.gradients().as<double>();
+  const std::vector<double> expected(g.begin(), g.end());
+  model.start_accumulation();
+  const double together = model.forward_backward(masked).value().loss_sum;
+  EXPECT_NEAR(together, apart, 1e-12 * apart);
+  EXPECT_EQ(model.evaluate(masked).value().loss_sum, together);
+  for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(g[i], expected[i], 1e-12) << i;
+  EXPECT_GT(std::abs(model.evaluate(data.batch()).value().loss_sum - together), 1e-6);  // it does matter
+}
+
+TEST(Model, DocumentsThatDoNotFitTheRowsAreRefused) {
+  Model model = make_model();
+  const Data data = make_data(22, 2, 24);
+  const auto message = [&](const std::vector<std::vector<std::int64_t>>& begins) {
+    Batch batch = data.batch();
+    batch.documents = begins;
+    const auto result = model.forward_backward(batch);
+    return result ? std::string("accepted") : result.error().message;
+  };
+  EXPECT_EQ(message({{}, {3}}), "accepted");
+  EXPECT_THAT(message({{3}}), HasSubstr("documents of 1 rows for a batch of 2"));
+  EXPECT_THAT(message({{}, {24}}), HasSubstr("a document of row 1 begins at 24"));
+  EXPECT_THAT(message({{7, 3}, {}}), HasSubstr("a document of row 0 begins at 3"));
 }
 
 TEST(Model, FoldAddsTheTailOnce) {

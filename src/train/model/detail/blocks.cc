@@ -67,7 +67,11 @@ void normalize_input(const ModelConfig& config, const Weight& norm, Shape shape,
 }
 
 kernels::Heads heads_of(const ModelConfig& config, Shape shape) {
-  return {.query = config.heads, .key = config.kv_heads, .dim = config.head_dim, .sequence = shape.sequence};
+  return {.query = config.heads,
+          .key = config.kv_heads,
+          .dim = config.head_dim,
+          .sequence = shape.sequence,
+          .positions = shape.documents == nullptr ? nullptr : shape.documents->positions.data()};
 }
 
 // [T, columns] -> its columns [begin, begin + heads * dim) as [rows, heads, sequence, dim], without a copy.
@@ -171,6 +175,64 @@ void Attention::spread_heads(Shape shape, Saved& saved, Context& context) const 
   saved.v = by_head(v, shape, 0, config->heads, dim);
 }
 
+namespace {
+
+// One document of [rows, heads, sequence, dim].
+at::Tensor document(const at::Tensor& by_heads, const Documents::Part& part) {
+  return by_heads.narrow(0, part.row, 1).narrow(2, part.begin, part.length);
+}
+
+}  // namespace
+
+// Causal attention of each row, or inside each document, as if it stood alone.
+void Attention::attend(Shape shape, Saved& saved) const {
+  saved.logsumexp.clear();
+  const auto sdpa = [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+    auto [mixed, logsumexp] =
+        at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, /*is_causal=*/true);
+    saved.logsumexp.push_back(logsumexp);
+    return mixed;
+  };
+  if (shape.documents == nullptr) {
+    saved.mixed = sdpa(saved.q, saved.k, saved.v);
+    return;
+  }
+  const at::Tensor rows = saved.mixed_.shaped(saved.q.scalar_type(), {shape.tokens(), config->query_width()});
+  saved.mixed = by_head(rows, shape, 0, config->heads, config->head_dim);
+  for (const Documents::Part& part : shape.documents->parts) {
+    document(saved.mixed, part)
+        .copy_(sdpa(document(saved.q, part), document(saved.k, part), document(saved.v, part)));
+  }
+}
+
+// The gradients of q, k and v.
+std::array<at::Tensor, 3> Attention::attend_backward(const at::Tensor& d_mixed, Shape shape,
+                                                     const Saved& saved, Context& context) const {
+  const auto sdpa = [&](const at::Tensor& d, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                        const at::Tensor& mixed, const at::Tensor& logsumexp) {
+    return at::_scaled_dot_product_flash_attention_for_cpu_backward(d, q, k, v, mixed, logsumexp, 0.0,
+                                                                    /*is_causal=*/true);
+  };
+  if (shape.documents == nullptr) {
+    const auto [dq, dk, dv] = sdpa(d_mixed, saved.q, saved.k, saved.v, saved.mixed, saved.logsumexp[0]);
+    return {dq, dk, dv};
+  }
+  const auto room = [&](Buffer& buffer) {
+    return by_head(buffer.shaped(d_mixed.scalar_type(), {shape.tokens(), config->query_width()}), shape, 0,
+                   config->heads, config->head_dim);
+  };
+  const std::array<at::Tensor, 3> all = {room(context.queries), room(context.keys), room(context.values)};
+  for (std::size_t i = 0; i < shape.documents->parts.size(); ++i) {
+    const Documents::Part& part = shape.documents->parts[i];
+    const auto [dq, dk, dv] = sdpa(document(d_mixed, part), document(saved.q, part), document(saved.k, part),
+                                   document(saved.v, part), document(saved.mixed, part), saved.logsumexp[i]);
+    document(all[0], part).copy_(dq);
+    document(all[1], part).copy_(dk);
+    document(all[2], part).copy_(dv);
+  }
+  return all;
+}
+
 void Attention::forward(const at::Tensor& x, at::Tensor* y, Shape shape, Saved& saved,
                         Context& context) const {
   const auto heads = heads_of(*config, shape);
@@ -182,8 +244,7 @@ void Attention::forward(const at::Tensor& x, at::Tensor* y, Shape shape, Saved& 
     kernels::rope(data(saved.qkv, t), data(rotary->cosine, t), data(rotary->sine, t), shape.tokens(), heads);
   });
   spread_heads(shape, saved, context);
-  std::tie(saved.mixed, saved.logsumexp) =
-      at::_scaled_dot_product_flash_attention_for_cpu(saved.q, saved.k, saved.v, 0.0, /*is_causal=*/true);
+  attend(shape, saved);
   if (y != nullptr) add_output(x, *y, by_token(saved.mixed, shape), output, context);
 }
 
@@ -199,9 +260,8 @@ void Attention::backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, C
   const at::Tensor dy = context.seam.enter(d, tokens, context.entered);
   at::mm_out(d_mixed, dy, output.value);
   add_product(output.gradient, dy.t(), by_token(saved.mixed, shape), fresh, context);
-  const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      by_head(d_mixed, shape, 0, config->heads, config->head_dim), saved.q, saved.k, saved.v, saved.mixed,
-      saved.logsumexp, 0.0, /*is_causal=*/true);
+  const auto [dq, dk, dv] =
+      attend_backward(by_head(d_mixed, shape, 0, config->heads, config->head_dim), shape, saved, context);
   const at::Tensor d_qkv = context.wide.shaped(type, {tokens, heads.columns()});
   const at::Tensor q_rows = by_token(dq, shape), k_rows = by_token(dk, shape), v_rows = by_token(dv, shape);
   with_type(d, [&](auto* t) {

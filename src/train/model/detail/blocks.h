@@ -16,6 +16,7 @@
 // by one thread at a time per Context.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "train/model/detail/kernels.h"
@@ -33,10 +34,20 @@ struct Weight {
   at::Tensor gradient;
 };
 
+// The documents of a micro-batch that attention stays in: runs of a row, which cover all of it.
+struct Documents {
+  struct Part {
+    std::int64_t row, begin, length;
+  };
+  std::vector<Part> parts;
+  std::vector<std::int64_t> positions;  // of each token in its document
+};
+
 // The shape of one micro-batch.
 struct Shape {
   std::int64_t rows = 0;
   std::int64_t sequence = 0;
+  const Documents* documents = nullptr;  // null: a row is one text
   std::int64_t tokens() const { return rows * sequence; }
 };
 
@@ -58,6 +69,7 @@ struct Context {
   Buffer inner;                            // attention: [T, H D]; MLP: [T, F]
   Buffer entered;                          // [T, W], the gradient inside the seam
   Buffer partial;                          // RMSNorm weight gradients
+  Buffer queries, keys, values;            // their gradients, where attention is cut into documents
   std::vector<std::int64_t> order, first;  // embedding: tokens by row
   std::vector<std::int64_t> local;         // tokens or targets as rows of the vocabulary's part
   std::vector<double> losses, mine, all;
@@ -85,10 +97,11 @@ struct Attention {
 
   struct Saved {
     at::Tensor x;  // the input, owned by the caller
-    Buffer rstd_, qkv_;
+    Buffer rstd_, qkv_, mixed_;
     Cheap cheap;
     at::Tensor normed, rstd, qkv, q, k, v;  // q, k, v: [rows, H, sequence, D]
-    at::Tensor mixed, logsumexp;            // mixed: [rows, H, sequence, D], stored token-major
+    at::Tensor mixed;                       // [rows, H, sequence, D], stored token-major
+    std::vector<at::Tensor> logsumexp;      // of all rows, or of each document
   };
   // y: of the shape of x, not x itself; null: only what is saved is wanted.
   void forward(const at::Tensor& x, at::Tensor* y, Shape shape, Saved& saved, Context& context) const;
@@ -98,6 +111,9 @@ struct Attention {
  private:
   void normalize(Shape shape, Saved& saved, Context& context) const;
   void spread_heads(Shape shape, Saved& saved, Context& context) const;
+  void attend(Shape shape, Saved& saved) const;
+  std::array<at::Tensor, 3> attend_backward(const at::Tensor& d_mixed, Shape shape, const Saved& saved,
+                                            Context& context) const;
 };
 
 struct Mlp {

@@ -96,7 +96,7 @@ MUSTER_INLINE void rope_rows(T* qkv, const T* cosine, const T* sine, Index begin
                              const Heads& heads) {
   const Index half = heads.dim / 2;
   for (Index t = begin; t < end; ++t) {
-    const Index position = heads.first + t % heads.sequence;
+    const Index position = heads.position(t);
     T* row = qkv + t * heads.columns();
     for (Index h = 0; h < heads.query + heads.key; ++h) {
       turn(row + h * heads.dim, cosine + position * half, sine + position * half, half);
@@ -128,7 +128,7 @@ MUSTER_INLINE void rope_back_rows(const T* dq, const T* dk, const T* dv, const T
                                   T* dqkv, Index begin, Index end, const Heads& heads) {
   const Index dim = heads.dim, half = dim / 2, group = heads.query / heads.key;
   for (Index t = begin; t < end; ++t) {
-    const Index position = heads.first + t % heads.sequence;
+    const Index position = heads.position(t);
     const T* c = cosine + position * half;
     const T* s = sine + position * half;
     T* row = dqkv + t * heads.columns();

@@ -26,8 +26,10 @@ struct Heads {
   Index query;     // H
   Index key;       // K
   Index dim;       // D
-  Index sequence;  // position of token t is t % sequence + first
+  Index sequence;  // position of token t is t % sequence + first, or positions[t] if there are any
   Index first = 0;
+  const Index* positions = nullptr;
+  Index position(Index t) const { return positions != nullptr ? positions[t] : first + t % sequence; }
   Index columns() const { return (query + 2 * key) * dim; }
 };
 

@@ -55,6 +55,7 @@ struct Model::Detail {
     std::vector<detail::Buffer> outputs;  // of each layer
     std::vector<LayerSaved> saved;        // of each layer, unless forwards are run again
     std::vector<at::Tensor> streams;      // into each layer, and behind the last
+    detail::Documents documents;
   };
   std::vector<Slot> slots;
   LayerSaved again;  // of the layer whose forward is run again
