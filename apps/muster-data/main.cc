@@ -53,6 +53,9 @@ Result<void> train(TrainArguments arguments) {
   if (trained.bytes > arguments.options.sample_bytes_max) {
     std::printf("Sampled %s of it (--sample-mb)\n", format_bytes(trained.bytes_sampled).c_str());
   }
+  if (trained.bad_lines > 0) {
+    std::printf("Warning: %s bad lines were left out\n", grouped(trained.bad_lines).c_str());
+  }
   if (trained.lines_repaired > 0) {
     std::printf("Warning: %s lines are not UTF-8; their wrong bytes were read as U+FFFD\n",
                 grouped(trained.lines_repaired).c_str());
@@ -93,10 +96,22 @@ int report(const Result<void>& result) {
 
 int threads_here() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
+void add_json_lines(CLI::App& command, bool& json_lines, std::string& text_field, bool& skip_bad_lines) {
+  command.add_flag("--json-lines", json_lines,
+                   "Every file is JSON lines, not only *.jsonl and *.ndjson (.gz, .zst)");
+  command.add_option("--text-field", text_field, "The member of a line's object that holds its text")
+      ->capture_default_str();
+  command.add_flag("--skip-bad-lines", skip_bad_lines,
+                   "Leave out lines that are not JSON in UTF-8 with a text; otherwise they end the run");
+}
+
 CLI::App* add_train(CLI::App& app, TrainArguments& arguments) {
-  auto* command = app.add_subcommand("train-tokenizer", "Train a SentencePiece BPE tokenizer on text files");
-  command->add_option("--input", arguments.input, "Folders (searched below) or files of UTF-8 text")
+  auto* command =
+      app.add_subcommand("train-tokenizer", "Train a SentencePiece BPE tokenizer on text or JSON lines");
+  command->add_option("--input", arguments.input, "Folders (searched below) or files: UTF-8 text, JSON lines")
       ->required();
+  add_json_lines(*command, arguments.options.json_lines, arguments.options.text_field,
+                 arguments.options.skip_bad_lines);
   command->add_option("--output", arguments.output, "Folder that gets tokenizer.model")->required();
   command->add_option("--vocab-size", arguments.options.vocab_size, "Tokens, 300 .. 1000000")
       ->capture_default_str();
@@ -118,12 +133,7 @@ void add_tokenize_input(CLI::App& command, program::TokenizeArguments& arguments
       ->required();
   command.add_flag("--split-documents", options.split_documents,
                    "Blank lines part documents of text; otherwise a file is one document");
-  command.add_flag("--json-lines", options.json_lines,
-                   "Every file is JSON lines, not only *.jsonl and *.ndjson (.gz, .zst)");
-  command.add_option("--text-field", options.text_field, "The member of a line's object that holds its text")
-      ->capture_default_str();
-  command.add_flag("--skip-bad-lines", options.skip_bad_lines,
-                   "Leave out lines that are not JSON in UTF-8 with a text; otherwise they end the run");
+  add_json_lines(command, options.json_lines, options.text_field, options.skip_bad_lines);
   command.add_option("--max-line-mb", arguments.line_mb_max, "A longer line of JSON is a bad line")
       ->check(CLI::Range(0.001, 4000.0))
       ->capture_default_str();

@@ -1,17 +1,15 @@
 #include "text/train_tokenizer.h"
 
-#include <fcntl.h>
 #include <sentencepiece_trainer.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 
-#include "base/file.h"
 #include "base/text.h"
+#include "text/detail/plain_text.h"
 
 namespace muster::text {
 namespace {
@@ -30,12 +28,33 @@ std::string message_of(const sentencepiece::util::Status& status) {
                               : message));
 }
 
+Result<detail::PlainText> open_text(const std::string& path, const TrainTokenizerOptions& options) {
+  auto text = detail::PlainText::open(path, options.json_lines, {.text_field = options.text_field});
+  if (text) text->skip_bad_lines = options.skip_bad_lines;
+  return text;
+}
+
+// The bytes of text in a file: its size, or where that says nothing, by reading it.
+Result<std::uint64_t> text_bytes(const std::string& path, const TrainTokenizerOptions& options) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return fail_errno("stat " + path);
+  MUSTER_TRY(auto text, open_text(path, options));
+  if (text.is_file_itself()) return static_cast<std::uint64_t>(info.st_size);
+  std::uint64_t bytes = 0;
+  for (std::string some;; some.clear()) {
+    MUSTER_TRY(const bool more, text.read(some));
+    if (!more) return bytes;
+    bytes += some.size();
+  }
+}
+
 // Feeds SentencePiece the lines of files, one at a time, sampled evenly when there is more than wanted.
 // A line above kLineBytesMax is cut, at a space where there is one.
 class LineSource final : public sentencepiece::SentenceIterator {
  public:
-  LineSource(const std::vector<std::string>& files, double keep, TrainedTokenizer& counts)
-      : files_(files), keep_(keep), counts_(counts) {
+  LineSource(const std::vector<std::string>& files, double keep, const TrainTokenizerOptions& options,
+             TrainedTokenizer& counts)
+      : files_(files), keep_(keep), options_(options), counts_(counts) {
     advance();
   }
   bool done() const override { return done_; }
@@ -102,36 +121,33 @@ class LineSource final : public sentencepiece::SentenceIterator {
   }
 
   bool fill() {
-    if (!file_) return false;
+    if (!text_) return false;
     buffer_.erase(0, at_);
     at_ = 0;
-    const auto old = buffer_.size();
-    buffer_.resize(old + (1u << 20));
-    for (;;) {
-      const auto count = ::read(file_.get(), buffer_.data() + old, buffer_.size() - old);
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) result_ = fail_errno("read " + files_[next_ - 1]);
-      buffer_.resize(old + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-      return count > 0;
-    }
+    const auto more = text_->read(buffer_);
+    if (!more) result_ = tl::unexpected(more.error());
+    return more.value_or(false);
   }
 
   bool open_next() {
+    if (text_) counts_.bad_lines += text_->bad_lines;
+    text_.reset();
     if (next_ == files_.size()) return false;
-    auto file = open_file(files_[next_++], O_RDONLY);
-    if (!file) {
-      result_ = tl::unexpected(file.error());
+    auto text = open_text(files_[next_++], options_);
+    if (!text) {
+      result_ = tl::unexpected(text.error());
       return false;
     }
-    file_ = std::move(*file);
+    text_.emplace(*std::move(text));
     return true;
   }
 
   const std::vector<std::string>& files_;
   const double keep_;
+  const TrainTokenizerOptions& options_;
   TrainedTokenizer& counts_;
   std::size_t next_ = 0;
-  UniqueFd file_;
+  std::optional<detail::PlainText> text_;
   std::string buffer_;
   std::size_t at_ = 0;
   std::string line_;
@@ -173,15 +189,14 @@ Result<TrainedTokenizer> train_tokenizer(const std::vector<std::string>& files,
   }
   std::uint64_t total = 0;
   for (const auto& file : files) {
-    struct stat info {};
-    if (::stat(file.c_str(), &info) != 0) return fail_errno("stat " + file);
-    total += static_cast<std::uint64_t>(info.st_size);
+    MUSTER_TRY(const auto bytes, text_bytes(file, options));
+    total += bytes;
   }
   const double keep = total <= options.sample_bytes_max
                           ? 1.0
                           : static_cast<double>(options.sample_bytes_max) / static_cast<double>(total);
   TrainedTokenizer out;
-  LineSource lines(files, keep, out);
+  LineSource lines(files, keep, options, out);
   if (lines.result() && lines.done()) {
     return fail(ErrorCode::failed_precondition, "no text in " + std::to_string(files.size()) +
                                                     " input files: there is nothing to train a tokenizer on");

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "text/testing.h"
 
 namespace muster::text {
@@ -19,6 +20,28 @@ TEST(TrainTokenizer, SameFilesGiveTheSameBytes) {
   ASSERT_TRUE(once) << once.error().message;
   EXPECT_EQ(once->model, test_tokenizer().file());
   EXPECT_EQ(once->bytes, test_text().size());
+}
+
+TEST(TrainTokenizer, JsonLinesGiveTheTokenizerOfTheirText) {
+  TempDir folder;
+  const auto half = test_text().find('\n', 30'000) + 1;
+  const std::string documents[] = {test_text().substr(0, half - 1),
+                                   test_text().substr(half, test_text().size() - half - 1)};
+  std::string lines;
+  for (const auto& document : documents) lines += json::dump(json::Object{{"body", document}}) + "\n";
+  ASSERT_TRUE(write_file_atomic(folder / "a.jsonl", lines));
+  const TrainTokenizerOptions options{.vocab_size = kTestVocab, .text_field = "body"};
+  const auto trained = train_tokenizer({folder / "a.jsonl"}, options);
+  ASSERT_TRUE(trained) << trained.error().message;
+  EXPECT_EQ(trained->model, test_tokenizer().file());
+  ASSERT_TRUE(write_file_atomic(folder / "a.jsonl", lines + "{}\n"));
+  EXPECT_THAT(train_tokenizer({folder / "a.jsonl"}, options).error().message,
+              HasSubstr("a.jsonl line 3: it has no field \"body\""));
+  const auto skipped = train_tokenizer(
+      {folder / "a.jsonl"}, {.vocab_size = kTestVocab, .text_field = "body", .skip_bad_lines = true});
+  ASSERT_TRUE(skipped) << skipped.error().message;
+  EXPECT_EQ(skipped->bad_lines, 1u);
+  EXPECT_EQ(skipped->model, trained->model);
 }
 
 TEST(TrainTokenizer, SamplesEvenlyAboveTheLimit) {

@@ -55,16 +55,11 @@ class Coding {
     add(repaired, part.begins, part.ends);
   }
 
-  void add_line(std::string_view line, std::uint64_t number) {
-    if (number == 1 && line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
-    if (trim(line).empty()) return;
-    const auto text = text_of_line(line, options_);
-    if (!text) {
-      out.bad_lines.push_back({number, text.error().message});
-    } else if (text->empty()) {
+  void add_document(const std::string& text) {
+    if (text.empty()) {
       ++out.empty_documents;
     } else {
-      add(*text, true, true);
+      add(text, true, true);
     }
   }
 
@@ -77,19 +72,35 @@ class Coding {
 
 }  // namespace
 
+void for_each_document(const Chunk& chunk, const CodingOptions& options, std::vector<BadLine>& bad,
+                       const std::function<void(const std::string&)>& use) {
+  const std::string_view content = chunk.content;
+  auto number = chunk.first_line;
+  for (std::size_t at = 0; at < content.size(); ++number) {
+    const auto end = std::min(content.find('\n', at), content.size());
+    auto line = content.substr(at, end - at);
+    at = end + 1;
+    if (number == 1 && line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
+    if (trim(line).empty()) continue;
+    const auto text = text_of_line(line, options);
+    if (text) {
+      use(*text);
+    } else {
+      bad.push_back({number, text.error().message});
+    }
+  }
+  if (chunk.too_long) bad.push_back(*chunk.too_long);
+}
+
 Coded code(const Chunk& chunk, bool json_lines, const CodingOptions& options, Encoder& encoder) {
   Coding coding(options, encoder);
-  const std::string_view content = chunk.content;
   if (json_lines) {
-    auto number = chunk.first_line;
-    for (std::size_t at = 0; at < content.size(); ++number) {
-      const auto end = std::min(content.find('\n', at), content.size());
-      coding.add_line(content.substr(at, end - at), number);
-      at = end + 1;
-    }
-    if (chunk.too_long) coding.out.bad_lines.push_back(*chunk.too_long);
+    for_each_document(chunk, options, coding.out.bad_lines,
+                      [&](const std::string& text) { coding.add_document(text); });
   } else {
-    for (const auto& part : chunk.parts) coding.add_part(content.substr(part.begin, part.length), part);
+    for (const auto& part : chunk.parts) {
+      coding.add_part(std::string_view(chunk.content).substr(part.begin, part.length), part);
+    }
   }
   coding.out.file_bytes = chunk.file_bytes;
   return std::move(coding.out);

@@ -2,6 +2,7 @@
 // to the calling thread.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,10 @@ struct Coded {
   std::uint64_t empty_documents = 0;  // lines whose text is empty
   std::vector<BadLine> bad_lines;
 };
+
+// Calls use(text) for the documents of a chunk of JSON lines, empty ones too; lines without one go to `bad`.
+void for_each_document(const Chunk& chunk, const CodingOptions& options, std::vector<BadLine>& bad,
+                       const std::function<void(const std::string&)>& use);
 
 Coded code(const Chunk& chunk, bool json_lines, const CodingOptions& options, Encoder& encoder);
 
