@@ -70,6 +70,7 @@ int ckpt_convert_command(const ConvertArguments& arguments);
 struct LogitsArguments {
   std::string model, output;  // output empty: the likeliest tokens are shown
   std::vector<std::int64_t> tokens;
+  bool fp64 = false;
   int threads = 0;
 };
 int logits_command(const LogitsArguments& arguments);

@@ -184,6 +184,7 @@ void add_exchange_commands(CLI::App& app, LogitsArguments& logits, ExportArgumen
                 "Write the logits of every position, [tokens, vocabulary], as safetensors "
                 "[show the likeliest next tokens]")
       ->type_name("FILE");
+  l->add_flag("--fp64", logits.fp64, "Compute in fp64 instead of fp32");
   l->add_option("--threads", logits.threads, "Threads [all cores]")->check(CLI::Range(0, 1024));
   l->footer("Example:\n  muster-train logits --model model/ --tokens 1,306,4658");
 }

@@ -108,7 +108,8 @@ Result<void> logits(const LogitsArguments& arguments) {
   use_threads(arguments.threads);
   const auto& tokens = arguments.tokens;
   MUSTER_TRY(ModelFolder folder, ModelFolder::open(arguments.model));
-  MUSTER_TRY(Model model, folder.load(static_cast<std::int64_t>(tokens.size())));
+  MUSTER_TRY(Model model,
+             folder.load(static_cast<std::int64_t>(tokens.size()), arguments.fp64 ? Dtype::f64 : Dtype::f32));
   const auto vocab = static_cast<std::size_t>(folder.model().vocab);
   std::vector<double> values(tokens.size() * vocab);
   MUSTER_CHECK(model.logits(

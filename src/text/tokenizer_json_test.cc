@@ -253,6 +253,17 @@ TEST(TokenizerJson, CutsChangeNothing) {
   EXPECT_GT(cuts, 1000);
 }
 
+// As in the vocabulary of SmolLM2.
+TEST(TokenizerJson, AControlCharacterWithoutATokenIsDropped) {
+  auto object = byte_level({});
+  object["model"].as_object()["vocab"].as_object().erase("\xc4\x84");  // the byte 4
+  const auto tokenizer = made(object);
+  EXPECT_EQ(tokenizer.encode("a\x04"
+                             "b"),
+            tokenizer.encode("ab"));
+  EXPECT_EQ(tokenizer.encode("\x04"), std::vector<TokenId>());
+}
+
 TEST(TokenizerJson, RefusesByNameWhatItDoesNotDo) {
   const auto with = [](const char* name, const json::Value& value) {
     auto object = byte_level(kMerges);

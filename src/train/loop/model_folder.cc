@@ -137,13 +137,22 @@ Result<void> ModelFolder::read(const Slice& slice, std::span<float> out) {
   return {};
 }
 
-Result<Model> ModelFolder::load(std::int64_t sequence) {
+Result<Model> ModelFolder::load(std::int64_t sequence, Dtype dtype) {
   ModelConfig config = config_.model;
   config.max_sequence = std::min(config.max_sequence, sequence);
-  MUSTER_TRY(Model model, Model::create(config));
+  MUSTER_TRY(Model model, Model::create(config, {.dtype = dtype}));
+  FlatBuffer& parameters = model.parameters();
+  std::vector<float> values;
   for (const Param& param : model.table().params()) {
-    MUSTER_CHECK(read(whole_slice(param.name, param.box),
-                      model.parameters().as<float>({param.offset, param.offset + param.numel})));
+    const Slice slice = whole_slice(param.name, param.box);
+    const Range range{param.offset, param.offset + param.numel};
+    if (dtype == Dtype::f32) {
+      MUSTER_CHECK(read(slice, parameters.as<float>(range)));
+    } else {
+      values.resize(static_cast<std::size_t>(param.numel));
+      MUSTER_CHECK(read(slice, values));
+      std::ranges::copy(values, parameters.as<double>(range).begin());
+    }
   }
   return model;
 }

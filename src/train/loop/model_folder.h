@@ -38,7 +38,7 @@ class ModelFolder {
   Result<void> read(const Slice& slice, std::span<float> out);
 
   // The model, for texts of up to `sequence` tokens or its own limit if that is lower.
-  Result<Model> load(std::int64_t sequence);
+  Result<Model> load(std::int64_t sequence, Dtype dtype = Dtype::f32);
 
   // Writes a Hugging Face folder: config.json, safetensors, and the tokenizer and settings beside the model
   // (of a checkpoint.dir: what its configuration names, where it still is; left out otherwise).

@@ -60,23 +60,27 @@ Config config_from(const std::string& folder, const std::vector<std::string>& mo
 
 // The elements that a trainer holds are those of the whole model at the same coordinates.
 void expect_parameters_of(const Model& whole, Trainer& trainer) {
+  const FlatBuffer& held = trainer.model().parameters();
   const ParamTable& table = trainer.model().table();
-  for (const Param& param : table.params()) {
-    const Param& global = whole.table().at(param.name);
-    const std::int64_t columns = param.shape.size() == 2 ? param.shape[1] : 1;
-    const std::int64_t global_columns = param.shape.size() == 2 ? global.shape[1] : 1;
-    const std::int64_t first_column = param.shape.size() == 2 ? param.box.start[1] : 0;
-    for (std::int64_t i = 0; i < param.numel; ++i) {
-      const std::int64_t row = i / columns + param.box.start[0], column = i % columns + first_column;
-      const auto at = static_cast<std::size_t>(global.offset + row * global_columns + column);
-      const auto here = static_cast<std::size_t>(param.offset + i);
-      const double expected = static_cast<double>(whole.parameters().as<float>()[at]);
-      const double got = trainer.model().dtype() == Dtype::f32
-                             ? static_cast<double>(trainer.model().parameters().as<float>()[here])
-                             : trainer.model().parameters().as<double>()[here];
-      ASSERT_EQ(got, expected) << param.name << " " << i;
+  std::int64_t seen = 0;
+  for (const Range piece : held.pieces()) {
+    for (std::int64_t i = piece.begin; i < piece.end; ++i, ++seen) {
+      const Param& param = *(std::ranges::upper_bound(table.params(), i, {}, &Param::offset) - 1);
+      const Param& global = whole.table().at(param.name);
+      const bool matrix = param.shape.size() == 2;
+      const std::int64_t columns = matrix ? param.shape[1] : 1, at = i - param.offset;
+      const std::int64_t row = at / columns + param.box.start[0];
+      const std::int64_t column = at % columns + (matrix ? param.box.start[1] : 0);
+      const auto there =
+          static_cast<std::size_t>(global.offset + row * (matrix ? global.shape[1] : 1) + column);
+      const double expected = static_cast<double>(whole.parameters().as<float>()[there]);
+      const Range here{i, i + 1};
+      const double got = held.dtype() == Dtype::f32 ? static_cast<double>(held.as<float>(here)[0])
+                                                    : held.as<double>(here)[0];
+      ASSERT_EQ(got, expected) << param.name << " " << at;
     }
   }
+  EXPECT_EQ(seen, held.numel());
   EXPECT_EQ(trainer.steps_done(), 0);
 }
 
@@ -90,9 +94,11 @@ TEST(Pretrained, GivesItsParametersToAnyLayout) {
     Dtype dtype;
   };
   std::vector<double> losses;
-  for (const Case& layout : {Case{1, {}, Dtype::f64}, Case{1, {}, Dtype::f32},
-                             Case{3, {"mesh.zero=1"}, Dtype::f64}, Case{2, {"mesh.tp=2"}, Dtype::f64},
-                             Case{2, {"mesh.tp=2", "mesh.sequence_parallel=true"}, Dtype::f64}}) {
+  for (const Case& layout :
+       {Case{1, {}, Dtype::f64}, Case{1, {}, Dtype::f32}, Case{3, {"mesh.zero=1"}, Dtype::f64},
+        Case{2, {"mesh.tp=2"}, Dtype::f64}, Case{2, {"mesh.tp=2", "mesh.sequence_parallel=true"}, Dtype::f64},
+        Case{2, {"mesh.pp=2"}, Dtype::f64}, Case{3, {"mesh.shard=3"}, Dtype::f64},
+        Case{8, {"mesh.pp=2", "mesh.shard=2", "mesh.tp=2"}, Dtype::f64}}) {
     const auto traces = run_ranks(layout.ranks, [&](int) {
       return RunOptions{.config = config_from(folder / "hf", layout.keys),
                         .train = &data,
