@@ -18,6 +18,7 @@
 #include "base/rng.h"
 #include "bench/support/summary.h"
 #include "train/determinism.h"
+#include "train/model/flops.h"
 #include "train/model/model.h"
 #include "train/optim/adamw.h"
 #include "train/tensor.h"
@@ -40,17 +41,6 @@ double seconds_since(Clock::time_point start) {
 }
 
 double median(std::vector<double> values) { return bench::summarize(std::move(values)).median; }
-
-double flop_per_token(const ParamTable& table, std::int64_t sequence) {
-  double matrix = 0;
-  for (const Param& param : table.params()) {
-    if (param.shape.size() == 2 && param.name != "model.embed_tokens.weight")
-      matrix += static_cast<double>(param.numel);
-  }
-  const ModelConfig& c = table.config();
-  if (c.tied) matrix += static_cast<double>(c.vocab * c.width);
-  return 6 * matrix + 12.0 * static_cast<double>(c.layers * c.query_width() * sequence);
-}
 
 constexpr double kGemmFlop = 4 * 2.0 * 1024 * 1024 * 1024;
 
@@ -107,7 +97,7 @@ void measure(Trainer& trainer, int threads, int rounds) {
   gemm_rate();
   std::vector<double> seconds, updates, peaks, cpu_of_step, cpu_of_gemm, rates, shares;
   const auto tokens = static_cast<double>(trainer.tokens_a_step());
-  const double flop = flop_per_token(trainer.table(), trainer.table().config().max_sequence);
+  const double flop = flop_per_token(trainer.table().config(), trainer.table().config().max_sequence).whole;
   for (int round = 0; round < rounds; ++round) {
     const double begin = cpu_seconds();
     peaks.push_back(gemm_rate());
@@ -160,7 +150,7 @@ int main(int argc, char** argv) {
   std::printf("%s: %.2f M parameters, %ld x %ld tokens a step, %.1f MFLOP a token, MKL_CBWR=%s\n",
               name.c_str(), static_cast<double>(trainer.table().numel()) / 1e6, static_cast<long>(rows),
               static_cast<long>(config->max_sequence),
-              flop_per_token(trainer.table(), config->max_sequence) / 1e6, path.c_str());
+              flop_per_token(*config, config->max_sequence).whole / 1e6, path.c_str());
   for (const int count : threads) measure(trainer, count, rounds);
   return 0;
 }
