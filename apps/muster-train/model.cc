@@ -32,7 +32,8 @@ Result<void> eval(const EvalArguments& arguments) {
                                                  ": the model is for texts of up to " +
                                                  std::to_string(folder.model().max_sequence) + " tokens");
   }
-  MUSTER_TRY(const Loader loader, Loader::create(*stream, static_cast<std::uint64_t>(sequence), 0));
+  MUSTER_TRY(const Loader loader,
+             Loader::create(*stream, static_cast<std::uint64_t>(sequence), 0, folder.config().ignored_token));
   MUSTER_TRY(Model model, folder.load(sequence));
   Comm alone("eval", single_transport());
   Pipeline pipeline(model, nullptr, PipelineSchedule::gpipe);

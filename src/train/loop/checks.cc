@@ -15,6 +15,8 @@ std::string fingerprint(const TrainerParts& parts) {
                           "checkpoint.dir", "log.metrics", "run.threads"}) {
     values.erase(key);  // may be other paths on other nodes
   }
+  values["node_ranks"] = parts.node_ranks;
+  values["--accept"] = json::Array(parts.accepted.begin(), parts.accepted.end());
   values["data"] = parts.train->description();
   values["held_out"] = parts.validation != nullptr ? parts.validation->description() : json::Object{};
   return json::dump(values);

@@ -54,6 +54,7 @@ TEST(Resume, TwiceIsBitwiseAndWithAnotherNumberOfRanks) {
   const Trace again = run_alone({.config = config("parts"), .train = &data, .steps_only = false});
   EXPECT_EQ(again.error, "");
   EXPECT_EQ(again.state, whole.state);
+  EXPECT_EQ(again.lines.back(), "done step=9/9");  // no step was made: there is no loss to tell
 }
 
 // Three ranks, then one, two, three: with the optimizer's state cut over them, and with all of it on each.

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <new>
 
+#include "base/assert.h"
 #include "base/text.h"
 #include "train/ckpt/saver.h"
 #include "train/loop/checks.h"
@@ -55,10 +57,14 @@ Result<Model> make_model(const Config& config, const Groups& groups, Range layer
                              .layers = layers,
                              .recompute = recompute};
   if (place.shards == 1) return Model::create(config.model, options);
-  return Model::create(
-      std::make_unique<ShardedWeights>(ParamTable(config.model, part_of(config.model, options)), dtype, place,
-                                       groups.gather()),
-      options);
+  try {
+    return Model::create(
+        std::make_unique<ShardedWeights>(ParamTable(config.model, part_of(config.model, options)), dtype,
+                                         place, groups.gather()),
+        options);
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::resource_exhausted, "no memory for this rank's part of the model");
+  }
 }
 
 // Of the blocks of all stages, in order, those of each.
@@ -157,7 +163,9 @@ class Trainer::Impl {
   std::int64_t step_ = 0;       // done
   std::uint64_t consumed_ = 0;  // samples
   std::int64_t saved_step_ = -1;
-  double last_loss_ = 0;
+  bool found_not_finite_ = false;    // the step failed so, on every rank
+  std::optional<double> last_loss_;  // of a step of this start
+  std::int64_t evaluated_step_ = -1;
 };
 
 // Restores the newest checkpoint or initialises.
@@ -284,6 +292,7 @@ Result<Trainer::Impl::Sums> Trainer::Impl::exchange(const StepResult& mine) {
 
 // Where it began is found by computing this step once more, on all ranks: no cost in a run that goes well.
 tl::unexpected<Error> Trainer::Impl::not_finite(const std::string& what) {
+  found_not_finite_ = true;
   model_.watch(true);
   static_cast<void>(accumulate());  // its loss and gradients are of no use
   const Model::NotFinite mine = model_.not_finite();
@@ -293,7 +302,8 @@ tl::unexpected<Error> Trainer::Impl::not_finite(const std::string& what) {
           ? ""
           : (mine.backward ? "b" : "a") + format("%08lld", static_cast<long long>(mine.order)) + mine.where;
   std::string least, ranks;
-  if (const auto all = comm_.gather_text(report)) {
+  const auto all = comm_.gather_text(report);
+  if (all) {
     for (const std::string& text : *all) {
       if (!text.empty() && (least.empty() || text < least)) least = text;
     }
@@ -302,7 +312,8 @@ tl::unexpected<Error> Trainer::Impl::not_finite(const std::string& what) {
         ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
     }
   }
-  std::string where = ": every rank's own numbers are finite, their sum is not";
+  std::string where = all ? ": every rank's own numbers are finite, their sum is not"
+                          : "; where it began was not found: " + all.error().message;
   if (!least.empty()) {
     where = std::string("; it began in the ") + (least[0] == 'b' ? "gradient of " : "output of ") +
             least.substr(9) + " on rank " + ranks;
@@ -366,6 +377,7 @@ Result<void> Trainer::Impl::open_journal() {
 }
 
 Result<Evaluation> Trainer::Impl::evaluation() {
+  MUSTER_ASSERT(held_out_);
   return train::evaluate(pipeline_, *held_out_, static_cast<std::uint64_t>(config_.eval_windows),
                          static_cast<std::uint64_t>(config_.micro_batch),
                          {.part = groups_.mesh.batch_index(comm_.rank()),
@@ -378,6 +390,7 @@ Result<void> Trainer::Impl::evaluate_now() {
   if (!held_out_) return {};
   const auto start = SteadyClock::now();
   MUSTER_TRY(const Evaluation e, evaluation());
+  evaluated_step_ = step_;
   journal_->evaluated(step_, e);
   journal_->leave_out(SteadyClock::now() - start);
   return {};
@@ -436,7 +449,7 @@ Result<void> Trainer::Impl::finish() {
 // A step that is not finite fails on all ranks alike: what is being saved is of a good step, so it is
 // finished.
 tl::unexpected<Error> Trainer::Impl::step_failed(const Error& error) {
-  if (error.code == ErrorCode::failed_precondition) {
+  if (found_not_finite_) {
     if (const auto saved = finish_save(); !saved)
       return fail(error.code, error.message + "; and " + saved.error().message);
   }
@@ -482,11 +495,11 @@ Result<Outcome> Trainer::Impl::run() {
       MUSTER_CHECK(evaluate_now());
   }
   MUSTER_CHECK(save());
-  MUSTER_CHECK(evaluate_now());
-  MUSTER_CHECK(finish_save());
+  MUSTER_CHECK(finish_save());  // it counts before the evaluation, which may be long
+  if (evaluated_step_ != step_) MUSTER_CHECK(evaluate_now());
   MUSTER_CHECK(finish());
-  say(format("done step=%lld/%lld loss=%.4f", static_cast<long long>(step_),
-             static_cast<long long>(config_.steps), last_loss_));
+  say(format("done step=%lld/%lld", static_cast<long long>(step_), static_cast<long long>(config_.steps)) +
+      (last_loss_ ? format(" loss=%.4f", *last_loss_) : ""));
   return Outcome::finished;
 }
 

@@ -38,21 +38,22 @@ Result<Mesh> Mesh::create(int world, MeshShape shape) {
     return fail(ErrorCode::invalid_argument,
                 "a world of " + std::to_string(world) + " ranks: at least 1 is needed");
   std::array<int, 4> extents = {shape.pp, shape.replica, shape.shard, shape.tp};
-  long long others = 1;
+  long long copy = 1;  // ranks of one copy of the model
   for (Axis axis : kAxes) {
     const int extent = extents[static_cast<std::size_t>(axis)];
     if (axis == Axis::replica && extent == 0) continue;
     const std::string name = "mesh." + std::string(to_string(axis)) + " = " + std::to_string(extent);
     if (extent < 1) return fail(ErrorCode::invalid_argument, name + ": at least 1 is needed");
-    others *= extent;
+    if (axis == Axis::replica) continue;
+    if (extent > world) {
+      return fail(ErrorCode::invalid_argument,
+                  name + ": there are " + std::to_string(world) + " ranks; possible are " + divisors(world));
+    }
+    copy *= extent;  // at most world^3
   }
   auto& replica = extents[static_cast<std::size_t>(Axis::replica)];
-  if (replica == 0) {
-    replica = static_cast<int>(world / others);
-    others *= replica;
-  }
-  if (others != world) {
-    const long long copy = others / std::max(replica, 1);  // ranks of one copy of the model
+  if (replica == 0) replica = static_cast<int>(std::max(1LL, world / copy));
+  if (copy * replica != world) {
     const std::string fits = world % copy == 0
                                  ? "mesh.replica = " + std::to_string(world / copy) + " would fit"
                                  : std::to_string(copy) +
@@ -60,7 +61,7 @@ Result<Mesh> Mesh::create(int world, MeshShape shape) {
                                        "multiple of that, or mesh.pp x mesh.shard x mesh.tp a "
                                        "divisor of them: " +
                                        divisors(world);
-    return fail(ErrorCode::invalid_argument, "the mesh has " + std::to_string(others) +
+    return fail(ErrorCode::invalid_argument, "the mesh has " + std::to_string(copy * replica) +
                                                  " places, the world " + std::to_string(world) + " ranks; " +
                                                  fits);
   }

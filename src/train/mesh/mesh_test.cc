@@ -68,6 +68,8 @@ TEST(Mesh, RefusesWhatItCannotDo) {
        ErrorCode::invalid_argument,
        "or mesh.pp x mesh.shard x mesh.tp a divisor of them: 1, 2, 3, 6"},
       {12, {.pp = 2, .replica = 4, .shard = 2}, ErrorCode::invalid_argument, "mesh.replica = 3 would fit"},
+      {2, {.tp = 4}, ErrorCode::invalid_argument, "mesh.tp = 4: there are 2 ranks; possible are 1, 2"},
+      {2, {.pp = 2, .shard = 2}, ErrorCode::invalid_argument, "the mesh has 4 places, the world 2 ranks"},
       {5, {.tp = 2}, ErrorCode::invalid_argument, "the mesh has 4 places, the world 5 ranks"},
       {4, {.tp = 0}, ErrorCode::invalid_argument, "mesh.tp = 0"},
       {4, {.replica = -1}, ErrorCode::invalid_argument, "mesh.replica = -1"},

@@ -370,7 +370,7 @@ void Model::Detail::look_at(const Unit& unit, std::byte* gradient) {
     found = {.backward = true,
              .order = unit_number != layer_units.end()
                           ? layers_behind(table.part().layers.begin + (unit_number - layer_units.begin()))
-                      : unit.parameters == (embedding_unit ? embedding_unit->gradients : Range{-1, -1})
+                      : unit.gradients == (embedding_unit ? embedding_unit->gradients : Range{-1, -1})
                           ? layers_behind(-1)
                           : 0,
              .where = param.name};

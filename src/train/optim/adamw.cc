@@ -116,17 +116,17 @@ void AdamW::update(FlatBuffer& parameters, const FlatBuffer& gradients, double l
 
   for (const Range& piece : first_.pieces()) {
     const auto blocks = blocks_in(*table_, piece);
-    T* p = parameters.as<T>(piece).data() - piece.begin;
-    const T* g = gradients.as<T>(piece).data() - piece.begin;
-    T* m = first_.as<T>(piece).data() - piece.begin;
-    T* v = second_.as<T>(piece).data() - piece.begin;
+    T* p = parameters.as<T>(piece).data();
+    const T* g = gradients.as<T>(piece).data();
+    T* m = first_.as<T>(piece).data();
+    T* v = second_.as<T>(piece).data();
     at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), kBlocksPerTask,
                      [&](std::int64_t begin, std::int64_t end) {
                        for (std::int64_t i = begin; i < end; ++i) {
                          const Range& block = blocks[static_cast<std::size_t>(i)];
                          const Factors<T>& factors = param_of(*table_, block).spec->decay ? decayed : plain;
-                         run_update(p + block.begin, g + block.begin, m + block.begin, v + block.begin,
-                                    block.size(), factors);
+                         const std::int64_t at = block.begin - piece.begin;
+                         run_update(p + at, g + at, m + at, v + at, block.size(), factors);
                        }
                      });
   }

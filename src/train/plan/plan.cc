@@ -103,13 +103,16 @@ MemoryPlan memory_of(const Config& config, const RunLayout& layout, const Part& 
   const double largest_matrix = std::max({w * 2 * value(p.local.ffn), p.first || p.last ? p.embedding : 0.0,
                                           w * value(p.local.query_width() + 2 * p.local.kv_width())});
   const bool adds = micros > 1 && shards == 1;  // a product stands apart before it is added
-  m.work = b * (t.work * tokens + (adds ? largest_matrix : 0));
+  const bool chunks = p.last && b * tokens * value(p.local.vocab) > kLogitBytes;  // the head adds, too
+  m.work = b * (t.work * tokens + (adds ? largest_matrix : chunks ? p.embedding : 0));
   if (p.last) m.work += std::min(kLogitBytes, b * tokens * value(p.local.vocab)) + b * 2 * w * tokens;
   const double of_units = shards > 1 ? spread(shards) * b * std::max(p.layer, p.embedding) : 0;
   const double of_gradients =
       spread(replicas) * b *
       (config.zero == 1 ? std::max(p.layer, p.first || p.last ? p.embedding : 0.0) : gradients) / shards;
-  m.messages = std::max({of_units, of_gradients, tp > 1 ? spread(tp) * b * tokens * w : 0.0});
+  m.messages = of_units + of_gradients + (tp > 1 ? spread(tp) * b * tokens * w : 0.0);
+  if (config.model.tied && mesh.extent(Axis::pp) > 1 && p.first)  // the head's gradient, from the last stage
+    m.gradients += b * p.embedding / shards / (config.zero == 1 ? replicas : 1);
   if (!config.checkpoint_dir.empty()) m.save = (b + 2 * kStateBytes) * parameters / shards / replicas;
   return m;
 }
@@ -200,12 +203,6 @@ Result<RunLayout> run_layout(const Config& config, int ranks) {
   return RunLayout{mesh, std::move(stages), share};
 }
 
-double Plan::most_memory() const {
-  double most = 0;
-  for (const StagePlan& stage : stages) most = std::max(most, stage.memory.total());
-  return most;
-}
-
 Result<Plan> make_plan(const Config& config, int ranks, int node_ranks, int element_bytes) {
   MUSTER_TRY(RunLayout layout, run_layout(config, ranks));
   Plan plan{.layout = std::move(layout)};
@@ -229,8 +226,17 @@ Result<Plan> make_plan(const Config& config, int ranks, int node_ranks, int elem
   return plan;
 }
 
-Result<void> check_memory(const Plan& plan, int ranks_here, double present_bytes) {
-  const double needed = plan.most_memory() * ranks_here;
+Result<void> check_memory(const Plan& plan, int node_ranks, double present_bytes) {
+  const Mesh& mesh = plan.layout.mesh;
+  double needed = 0;
+  int node = 0;
+  for (int first = 0; first < mesh.world(); first += node_ranks) {
+    double here = 0;
+    for (int rank = first; rank < std::min(first + node_ranks, mesh.world()); ++rank)
+      here += plan.stages[static_cast<std::size_t>(mesh.coordinate(Axis::pp, rank))].memory.total();
+    if (here > needed) node = first / node_ranks;
+    needed = std::max(needed, here);
+  }
   if (needed <= present_bytes) return {};
   const auto most =
       std::ranges::max_element(plan.stages, {}, [](const StagePlan& stage) { return stage.memory.total(); });
@@ -243,9 +249,9 @@ Result<void> check_memory(const Plan& plan, int ranks_here, double present_bytes
        "activations: set train.activation_checkpointing = full or a smaller train.micro_batch"}};
   const auto& largest = *std::ranges::max_element(parts, {}, [](const auto& part) { return part.first; });
   return fail(ErrorCode::resource_exhausted,
-              "a rank needs " + amount(m.total()) + ", the " + std::to_string(ranks_here) + " here " +
-                  amount(needed) + "; this machine has " + amount(present_bytes) + ". Most of it, " +
-                  amount(largest.first) + " a rank, is for " + largest.second);
+              "a rank needs up to " + amount(m.total()) + ", those of node " + std::to_string(node) +
+                  " together " + amount(needed) + "; this machine has " + amount(present_bytes) +
+                  ". Most of it, " + amount(largest.first) + " a rank, is for " + largest.second);
 }
 
 std::string to_text(const Plan& plan, const Config& config) {

@@ -19,14 +19,22 @@ ShardedWeights::ShardedWeights(ParamTable own, Dtype dtype, const ShardPlace& pl
   MUSTER_ASSERT(groups.all->rank() == place.shard && groups.all->size() == place.shards);
 }
 
-// The smallest free room that is large enough.
+// The smallest free room that is large enough; else the largest free one, made larger.
 ShardedWeights::Room& ShardedWeights::take(Range unit, bool of_gradient) {
+  const auto fits = [&](const Room& room) { return room.buffer.numel() >= unit.size(); };
   Room* best = nullptr;
   for (Room& room : rooms_) {
-    if (room.unit.begin >= 0 || room.buffer.numel() < unit.size()) continue;
-    if (best == nullptr || room.buffer.numel() < best->buffer.numel()) best = &room;
+    if (room.unit.begin >= 0) continue;
+    const bool better = best == nullptr || (fits(room) && !fits(*best)) ||
+                        (fits(room) ? room.buffer.numel() < best->buffer.numel()
+                                    : !fits(*best) && room.buffer.numel() > best->buffer.numel());
+    if (better) best = &room;
   }
-  if (best == nullptr) best = &rooms_.emplace_back(Room{.buffer = FlatBuffer(unit.size(), dtype())});
+  if (best == nullptr) best = &rooms_.emplace_back();
+  if (!fits(*best)) {
+    best->buffer = FlatBuffer();  // free first
+    best->buffer = FlatBuffer(unit.size(), dtype());
+  }
   best->unit = unit;
   best->of_gradient = of_gradient;
   return *best;
