@@ -192,6 +192,32 @@ TEST(Run, ReportsInLinesAndLeavesAModel) {
               HasSubstr("no model in " + folder / "nothing"));
 }
 
+// Nodes that share no folder, and a model that is spread over all of them: its folder is whole where rank 0
+// is, and nowhere else.
+TEST(Run, LeavesAWholeModelInTheFolderOfRankZero) {
+  const auto data = tokens(), held_out = tokens(3, 500);
+  for (const auto& [ranks, layout] : std::vector<std::pair<int, std::vector<std::string>>>{
+           {4, {"mesh.pp=2", "mesh.shard=2", "model.tied=true"}}, {6, {"mesh.tp=2", "mesh.replica=3"}}}) {
+    const TempDir folder;
+    const auto traces = run_ranks(ranks, [&](int rank) {
+      std::vector<std::string> settings = layout;
+      for (const std::string& text : {"output.dir=" + folder / std::to_string(rank),
+                                      "checkpoint.dir=" + folder / "ckpt", std::string("train.batch=12")})
+        settings.push_back(text);
+      return RunOptions{
+          .config = tiny(settings), .train = &data, .validation = &held_out, .steps_only = false};
+    });
+    for (const Trace& trace : traces) ASSERT_EQ(trace.error, "");
+    for (int rank = 1; rank < ranks; ++rank) EXPECT_FALSE(fs::exists(folder / std::to_string(rank))) << rank;
+    auto finished = ModelFolder::open(folder / "0");
+    ASSERT_TRUE(finished) << finished.error().message;
+    auto checkpoint = ModelFolder::open(folder / "ckpt");
+    ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+    EXPECT_EQ(text_of(finished->load(16).value().parameters()),
+              text_of(checkpoint->load(16).value().parameters()));
+  }
+}
+
 // A model that does not learn loses no more than the unigram entropy: of 4.16 nats (64 tokens) next to
 // nothing here, where every token is equally frequent.
 TEST(Run, LearnsMoreThanTwoNats) {

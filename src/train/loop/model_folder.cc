@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "text/tokenizer.h"
+#include "train/ckpt/gathered.h"
 #include "train/hf/config_json.h"
 #include "train/loop/state.h"
 
@@ -200,7 +201,7 @@ Result<void> load_pretrained(const std::string& folder, const std::string& token
 }
 
 Result<void> write_model(const std::string& folder, const Model& model, const Config& config,
-                         const CheckpointInfo& info, const Writer& writer, Comm& copy) {
+                         const CheckpointInfo& info, int node, Comm& copy) {
   const auto describe = [&]() -> Result<void> {
     if (copy.rank() != 0) return {};
     MUSTER_CHECK(make_directories(folder));
@@ -215,7 +216,7 @@ Result<void> write_model(const std::string& folder, const Model& model, const Co
   CheckpointInfo weights = info;
   weights.tensors = state_tensors(model.table(), model.dtype(), false);
   const auto slices = state_slices(model, nullptr, model.parameters().pieces());
-  MUSTER_CHECK(save_checkpoint(folder, weights, slices, writer, copy));
+  MUSTER_CHECK(save_gathered(folder, weights, slices, node, copy));
   MUSTER_CHECK(described);
   return copy.rank() == 0 ? remove_checkpoints(folder, {info.step}, INT64_MAX) : Result<void>{};
 }

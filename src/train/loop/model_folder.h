@@ -62,9 +62,10 @@ Result<void> load_pretrained(const std::string& folder, const std::string& token
                              Comm& comm);
 
 // Writes the finished model into `folder`: config.json, the tokenizer if there is one (data.tokenizer; what
-// lies in model.from), step-N without optimizer state, and no other step. Called by the ranks of `copy`,
-// which together hold the model once.
+// lies in model.from), step-N without optimizer state, and no other step. Collective over `copy`, whose ranks
+// hold the model once: its rank 0 writes all of it, into its own folder on node `node`; no other rank needs
+// one.
 Result<void> write_model(const std::string& folder, const Model& model, const Config& config,
-                         const CheckpointInfo& info, const Writer& writer, Comm& copy);
+                         const CheckpointInfo& info, int node, Comm& copy);
 
 }  // namespace muster::train

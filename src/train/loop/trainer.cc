@@ -433,7 +433,7 @@ Result<void> Trainer::Impl::finish_save() {
 Result<void> Trainer::Impl::finish() {
   Result<void> written;
   if (!config_.output_dir.empty() && groups_.mesh.coordinate(Axis::replica, comm_.rank()) == 0) {
-    written = write_model(config_.output_dir, model_, config_, info(), parts_.writer, *groups_.copy);
+    written = write_model(config_.output_dir, model_, config_, info(), parts_.writer.node, *groups_.copy);
     if (written) say("model step=" + std::to_string(step_) + " path=" + config_.output_dir);
   }
   MUSTER_TRY(const auto answers, comm_.gather_text(written ? "" : written.error().message));
