@@ -1,0 +1,86 @@
+"""The guides, typed: every command in the sh blocks of docs/guides, with a small text and few steps."""
+import random
+import re
+import shutil
+import subprocess
+
+import pytest
+from conftest import BIN, ROOT, make_service
+
+
+def commands(name, small):
+    """The sh blocks of a guide, one after the other; of `small`, each text that must be there and what replaces it."""
+    text = "\n".join(re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs/guides" / name).read_text(), re.M | re.S))
+    for full, replaced in small.items():
+        assert full in text, full
+        text = text.replace(full, replaced)
+    return text
+
+
+def type_in(folder, service, text):
+    environment = service.environment()
+    environment["PATH"] = f"{BIN}:{environment['PATH']}"
+    done = subprocess.run(["bash", "-ec", text], cwd=folder, env=environment, stdin=subprocess.DEVNULL, timeout=300,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout[-3000:], done.stderr[-3000:])
+    return done.stdout
+
+
+def losses(out):
+    return [float(loss) for loss in re.findall(r"^eval .*loss=([0-9.]+) ", out, re.M)]
+
+
+def write_text(folder):
+    """Sentences with something to learn, in files of blank-line separated documents."""
+    words, choose = "the cat and dog ran to a house river slowly of light stone sea wind over".split(), random.Random(1)
+    for part, files in (("train", 4), ("held-out", 2)):
+        (folder / part).mkdir(parents=True)
+        for file in range(files):
+            text = [" ".join(words[(start + i * i) % 16] for i in range(60)) for start in choose.choices(range(16), k=80)]
+            (folder / part / f"{file}.txt").write_text("\n\n".join(text))
+
+
+@pytest.fixture(scope="module")
+def four():
+    """A service of four nodes."""
+    folder, service = make_service(nodes=4)
+    service.data.mkdir()
+    service.start()
+    yield service
+    service.down()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def scratch(four, tmp_path_factory):
+    """A folder in which the guide "pre-train from scratch" was followed, and what was shown."""
+    folder = tmp_path_factory.mktemp("clone")
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    for example, full, small in (("tokenizer", '"4096"', '"300"'), ("train", '"train.steps" = 200', '"train.steps" = 10'),
+                                 ("train", '"train.sequence" = 256', '"train.sequence" = 64')):
+        file = folder / f"examples/{example}.toml"
+        assert full in file.read_text()
+        file.write_text(file.read_text().replace(full, small))
+    write_text(folder / "text")
+    return folder, type_in(folder, four, commands("pretrain-from-scratch.md", {"--sequence 256": "--sequence 64"}))
+
+
+def test_pretrain_from_scratch(scratch):
+    folder, out = scratch
+    model, exported = losses(out)[-2:]
+    assert abs(model - exported) < 0.01, out
+    assert (folder / "hf/model.safetensors").exists()
+
+
+def test_change_layout(four, scratch, tmp_path):
+    out = type_in(tmp_path, four, commands("change-layout.md", {
+        "steps=200": "steps=120", "--sequence 256": "--sequence 64",
+        '"model.preset" = "quickstart"': '"model.preset" = "tiny"', '"train.sequence" = 256': '"train.sequence" = 64'}))
+    stopped, = map(int, re.findall(r"stopped at step (\d+) of 120", out))
+    assert 60 <= stopped < 120
+    assert re.search(r"start ranks=4 pp=2 replica=1 shard=2 tp=1 ", out), out
+    assert re.search(rf"resume step={stopped} ", out), out
+    one_way, changed, exported = losses(out)[-3:]
+    assert abs(one_way - changed) <= 1e-3 and changed == exported, out
+    shown = [line for line in out.splitlines() if line.startswith("Completed")]
+    assert len(shown) == 2, out
