@@ -109,31 +109,45 @@ exec {BIN}/muster-runner "$@"
             self.kill()
 
 
-def make_service(nodes):
+@contextlib.contextmanager
+def running_service(nodes):
     folder = tempfile.mkdtemp(prefix="muster-e2e-")
-    return folder, Service(pathlib.Path(folder) / "data", nodes)
+    service = Service(pathlib.Path(folder) / "data", nodes)
+    service.data.mkdir()
+    service.start()
+    try:
+        yield service
+    finally:
+        service.down()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
 def shared():
     """The service that most tests share."""
-    folder, service = make_service(nodes=3)
-    service.data.mkdir()
-    service.start()
-    yield service
-    service.down()
-    shutil.rmtree(folder, ignore_errors=True)
+    with running_service(nodes=3) as service:
+        yield service
 
 
 @pytest.fixture
 def own():
     """A service that a test may kill."""
-    folder, service = make_service(nodes=2)
-    service.data.mkdir()
-    service.start()
-    yield service
-    service.down()
-    shutil.rmtree(folder, ignore_errors=True)
+    with running_service(nodes=2) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def token_shards(tmp_path_factory):
+    """A folder of token shards of a small text with something to learn, vocabulary 300."""
+    folder = tmp_path_factory.mktemp("shards")
+    (folder / "text").mkdir()
+    words = "the cat and dog ran to a house river slowly of light stone sea wind over".split()
+    (folder / "text/a.txt").write_text(" ".join(words[i * i % 16] for i in range(20_000)))
+    for arguments in (["train-tokenizer", "--input", folder / "text", "--output", folder / "tok", "--vocab-size", "300"],
+                      ["tokenize", "--input", folder / "text", "--tokenizer", folder / "tok/tokenizer.model",
+                       "--output", folder / "train"]):
+        subprocess.run([BIN / "muster-data", *arguments], check=True, stdout=subprocess.DEVNULL)
+    return folder / "train"
 
 
 @pytest.fixture(scope="session")

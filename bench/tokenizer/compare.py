@@ -8,14 +8,15 @@ FILE: any text (default: the King James Bible, of Debian's bible-kjv). Tokenizer
 GPT-2's and Llama 3's form, and SentencePiece BPE by muster-data. Needs an environment with tests/interop/requirements.txt.
 """
 import argparse
-import datetime
 import os
 import pathlib
-import re
-import statistics
 import subprocess
+import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from figures import machine, summary
 
 BIN = pathlib.Path(os.environ.get("MUSTER_BIN", pathlib.Path(__file__).resolve().parents[2] / "build/release/bin"))
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -56,16 +57,6 @@ def spaced(documents, vocab, threads, folder):
                     "--vocab-size", str(vocab)], check=True, capture_output=True)
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
     return folder / "tokenizer.model", lambda: theirs.encode(documents, num_threads=threads)
-
-
-def summary(values, digits=1):
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
-
-
-def machine():
-    model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())[1]
-    return f"{datetime.date.today()}, {model}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.2f}"
 
 
 def main():

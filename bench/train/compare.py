@@ -10,11 +10,15 @@ muster-train links:
 
 import argparse
 import os
+import pathlib
 import re
 import statistics
 import subprocess
 import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from figures import machine, summary
 
 SHAPE = dict(layers=4, width=512, heads=8, ffn=1376, vocab=4096, rows=4, sequence=256)  # preset "bench"
 
@@ -109,11 +113,6 @@ def ours(program, threads, steps):
     return float(re.search(r"threads \d+ +([0-9.]+)", out)[1])
 
 
-def quartiles(values):
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--program", required=True, help="bench_train_compute")
@@ -147,9 +146,10 @@ def main():
     peer.stdin.close()
     peer.wait()
     kind = "torch.compile" if arguments.compile else "PyTorch eager"
+    print(machine())
     print(
-        f"threads {arguments.threads}, load {os.getloadavg()[0]:.1f}: Muster {quartiles(mine)}, "
-        f"{kind} {quartiles(theirs)} tokens/s, ratio {quartiles(ratios)}"
+        f"threads {arguments.threads}: Muster {summary(mine, 2)}, "
+        f"{kind} {summary(theirs, 2)} tokens/s, ratio {summary(ratios, 2)}"
     )
 
 

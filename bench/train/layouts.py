@@ -9,9 +9,14 @@ leave, the busy neighbour core included. Ranks talk over loopback.
 import argparse
 import json
 import os
+import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from figures import machine, summary
 
 # Ranks, settings. A pipeline and tensor-parallel ranks share one batch of as many tokens.
 LAYOUTS = {
@@ -57,11 +62,6 @@ def tokens_per_second(programs, folder, ranks, settings, steps):
     return statistics.median(rates[1:])  # the first step touches its memory
 
 
-def quartiles(values):
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--programs", required=True, help="folder of muster-train and muster-data")
@@ -77,10 +77,11 @@ def main():
             for name, (ranks, settings) in LAYOUTS.items():
                 rates[name].append(
                     tokens_per_second(arguments.programs, folder, ranks, settings, arguments.steps))
-    print(f"load {os.getloadavg()[0]:.1f}; tokens/s of all ranks; per rank, of one rank's in the same round")
+    print(machine())
+    print("tokens/s of all ranks; per rank, of one rank's in the same round")
     for name, (ranks, _) in LAYOUTS.items():
         ratios = [100 * rate / ranks / one for rate, one in zip(rates[name], rates["one rank"])]
-        print(f"{name:30} {statistics.median(rates[name]):7.0f}   {quartiles(ratios)} %")
+        print(f"{name:30} {statistics.median(rates[name]):7.0f}   {summary(ratios)} %")
 
 
 if __name__ == "__main__":

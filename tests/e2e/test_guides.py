@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import BIN, ROOT, make_service
+from conftest import BIN, ROOT, running_service
 
 
 def commands(name, small):
@@ -43,12 +43,8 @@ def write_text(folder):
 @pytest.fixture(scope="module")
 def four():
     """A service of four nodes."""
-    folder, service = make_service(nodes=4)
-    service.data.mkdir()
-    service.start()
-    yield service
-    service.down()
-    shutil.rmtree(folder, ignore_errors=True)
+    with running_service(nodes=4) as service:
+        yield service
 
 
 @pytest.fixture(scope="module")

@@ -11,18 +11,10 @@ from conftest import BIN, log_lines, training_request, unique, wait_for, wait_jo
 
 
 @pytest.fixture(scope="module")
-def shards(s3, bucket, tmp_path_factory):
+def shards(s3, bucket, token_shards):
     """Token shards in S3: the URI of their folder."""
-    folder = tmp_path_factory.mktemp("shards")
-    (folder / "text").mkdir()
-    words = "the cat and dog ran to a house river slowly of light stone sea wind over".split()
-    (folder / "text/a.txt").write_text(" ".join(words[i * i % 16] for i in range(20_000)))
-    for arguments in (["train-tokenizer", "--input", folder / "text", "--output", folder / "tok", "--vocab-size", "300"],
-                      ["tokenize", "--input", folder / "text", "--tokenizer", folder / "tok/tokenizer.model",
-                       "--output", folder / "train"]):
-        subprocess.run([BIN / "muster-data", *arguments], check=True, stdout=subprocess.DEVNULL)
     prefix = unique("shards")
-    for file in (folder / "train").iterdir():
+    for file in token_shards.iterdir():
         s3.upload_file(str(file), bucket, f"{prefix}/{file.name}")
     return f"s3://{bucket}/{prefix}/"
 

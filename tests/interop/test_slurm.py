@@ -40,22 +40,9 @@ def slurm():
     shutil.rmtree(folder.parent)
 
 
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("shards")
-    (folder / "text").mkdir()
-    words = "the cat and dog ran to a house river slowly of light stone sea wind over".split()
-    (folder / "text/a.txt").write_text(" ".join(words[i * i % 16] for i in range(20_000)))
-    for arguments in (["train-tokenizer", "--input", folder / "text", "--output", folder / "tok", "--vocab-size", "300"],
-                      ["tokenize", "--input", folder / "text", "--tokenizer", folder / "tok/tokenizer.model",
-                       "--output", folder / "train"]):
-        subprocess.run([BIN / "muster-data", *arguments], check=True, stdout=subprocess.DEVNULL)
-    return folder / "train"
-
-
-def srun(slurm, shards, tasks, *more, srun_options=(), environment=None, steps=4):
+def srun(slurm, token_shards, tasks, *more, srun_options=(), environment=None, steps=4):
     settings = ["model.preset=tiny", "train.sequence=16", "train.batch=8", "train.micro_batch=2",
-                f"train.steps={steps}", "run.threads=1", "log.every=1", f"data.train={shards}"]
+                f"train.steps={steps}", "run.threads=1", "log.every=1", f"data.train={token_shards}"]
     command = ["srun", f"-n{tasks}", *srun_options, BIN / "muster-train", "train", "--job-root", "/nonexistent", *more]
     for setting in settings:
         command += ["--set", setting]
@@ -73,36 +60,36 @@ def losses(out):
     return re.findall(r"^step=(\d+)/\d+ loss=([0-9.]+)", out, re.MULTILINE)
 
 
-def test_the_tasks_of_one_node_are_ranks(slurm, shards):
-    out = finish(srun(slurm, shards, 2, srun_options=["-N1"]))
+def test_the_tasks_of_one_node_are_ranks(slurm, token_shards):
+    out = finish(srun(slurm, token_shards, 2, srun_options=["-N1"]))
     assert "start ranks=2 " in out
     assert "done step=4/4" in out
     assert out.count("start ranks=") == 1
 
 
-def test_a_task_a_node_is_an_agent_and_the_bits_are_the_same(slurm, shards):
+def test_a_task_a_node_is_an_agent_and_the_bits_are_the_same(slurm, token_shards):
     # The nodes' names lead nowhere here, so the address is given.
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    agents = finish(srun(slurm, shards, 2, "--nproc", "2", srun_options=["-N2", "--ntasks-per-node=1"],
+    agents = finish(srun(slurm, token_shards, 2, "--nproc", "2", srun_options=["-N2", "--ntasks-per-node=1"],
                          environment=master))
     assert "start ranks=4 " in agents
     master["MASTER_PORT"] = str(free_port())
-    ranks = finish(srun(slurm, shards, 4, srun_options=["-N2", "--ntasks-per-node=2"], environment=master))
+    ranks = finish(srun(slurm, token_shards, 4, srun_options=["-N2", "--ntasks-per-node=2"], environment=master))
     assert "start ranks=4 " in ranks
     assert len(losses(ranks)) == 4
     assert losses(ranks) == losses(agents)
 
 
-def test_uneven_tasks_are_refused(slurm, shards):
-    process = srun(slurm, shards, 3, srun_options=["-N2"])
+def test_uneven_tasks_are_refused(slurm, token_shards):
+    process = srun(slurm, token_shards, 3, srun_options=["-N2"])
     _, err = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "every node needs as many tasks; give srun --ntasks-per-node=N" in err
 
 
-def test_scancel_saves_and_stops(slurm, shards, tmp_path):
+def test_scancel_saves_and_stops(slurm, token_shards, tmp_path):
     def start():
-        return srun(slurm, shards, 2, "--set", f"checkpoint.dir={tmp_path}", "--set", "checkpoint.every=0",
+        return srun(slurm, token_shards, 2, "--set", f"checkpoint.dir={tmp_path}", "--set", "checkpoint.every=0",
                     srun_options=["-N1", "--job-name=stopping"], steps=1_000_000)
 
     def stop(process):

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "train/ckpt/checkpoint.h"
 #include "train/ckpt/manifest.h"
+#include "train/comm/agree.h"
 
 namespace muster::train {
 namespace {
@@ -110,9 +111,12 @@ Result<Latest> choose(const std::string& folder, OnDamage on_damage, Check check
       latest.reader = std::move(*reader);
       return latest;
     }
+    // A lost peer, or a file that cannot be opened, says nothing of the checkpoint.
+    const ErrorCode code = checked.error().code;
+    if (code != ErrorCode::corrupt && code != ErrorCode::not_found) return tl::unexpected(checked.error());
     const std::string& why = checked.error().message;
     if (on_damage == OnDamage::refuse) {
-      return fail(checked.error().code, "the newest checkpoint in " + folder + " is damaged: " + why);
+      return fail(code, "the newest checkpoint in " + folder + " is damaged: " + why);
     }
     latest.notices.push_back("step " + std::to_string(step.number) + " passed over, it is damaged: " + why);
     damaged += (damaged.empty() ? "" : "; ") + why;
@@ -126,17 +130,6 @@ Result<Latest> choose(const std::string& folder, OnDamage on_damage, Check check
 template <typename T>
 Result<void> outcome_of(const Result<T>& result) {
   return result ? Result<void>() : Result<void>(tl::unexpected(result.error()));
-}
-
-// The first error of any rank, the same on all.
-Result<void> first_error(const Result<void>& mine, Comm& comm) {
-  MUSTER_TRY(const auto all, comm.gather_text(mine ? "" : mine.error().message));
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].empty()) continue;
-    return fail(mine ? ErrorCode::corrupt : mine.error().code,
-                comm.size() == 1 ? all[rank] : "rank " + std::to_string(rank) + ": " + all[rank]);
-  }
-  return {};
 }
 
 }  // namespace
@@ -155,7 +148,7 @@ Result<Latest> latest_checkpoint(const std::string& folder, OnDamage on_damage, 
   if (steps) {
     for (const Step& step : *steps) seen += step.finished ? " " + std::to_string(step.number) : "";
   }
-  MUSTER_CHECK(first_error(outcome_of(steps), comm));
+  MUSTER_CHECK(agree(comm, outcome_of(steps)));
   MUSTER_TRY(const auto all, comm.gather_text(seen));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] == seen) continue;
@@ -168,7 +161,7 @@ Result<Latest> latest_checkpoint(const std::string& folder, OnDamage on_damage, 
   return choose(folder, on_damage, [&](Result<Reader>& reader) {
     auto mine = outcome_of(reader);
     if (mine && on_damage == OnDamage::pass_over) mine = reader->verify(comm.rank(), comm.size());
-    return first_error(mine, comm);
+    return agree(comm, mine);
   });
 }
 

@@ -94,23 +94,34 @@ std::string Operation::describe() const {
 
 std::unique_ptr<Transport> single_transport() { return std::make_unique<SingleTransport>(); }
 
+// What a group and its subgroups share.
+struct Comm::Common {
+  std::mutex mutex;  // guards records and count
+  std::vector<OperationRecord> records;
+  std::uint64_t count = 0;         // of operations; the next one's place in the ring
+  std::vector<std::byte> scratch;  // kept: its pages are paid for once
+};
+
 // Writes one operation to the ring when it starts and when it ends.
 class Comm::Logged {
  public:
   Logged(Comm& comm, std::string_view name, std::source_location site)
-      : comm_(comm),
+      : common_(*comm.common_),
         operation_{.sequence = ++comm.sequence_, .name = name, .group = comm.group_, .site = site} {
-    OperationRecord record{
-        .sequence = operation_.sequence, .name = std::string(name), .start_ns = steady_ns()};
-    const std::lock_guard lock(comm_.mutex_);
-    if (comm_.records_.size() < kRecent) {
-      comm_.records_.push_back(std::move(record));
+    OperationRecord record{.sequence = operation_.sequence,
+                           .name = std::string(name),
+                           .group = comm.group_,
+                           .start_ns = steady_ns()};
+    const std::lock_guard lock(common_.mutex);
+    number_ = common_.count++;
+    if (common_.records.size() < kRecent) {
+      common_.records.push_back(std::move(record));
     } else {
       slot() = std::move(record);
     }
   }
   ~Logged() {
-    const std::lock_guard lock(comm_.mutex_);
+    const std::lock_guard lock(common_.mutex);
     slot().duration_ns = steady_ns() - slot().start_ns;
     slot().state = ok_ ? OperationRecord::State::done : OperationRecord::State::failed;
   }
@@ -118,7 +129,7 @@ class Comm::Logged {
   Logged& operator=(const Logged&) = delete;
 
   void sent(std::uint64_t bytes) const {
-    const std::lock_guard lock(comm_.mutex_);
+    const std::lock_guard lock(common_.mutex);
     slot().bytes_sent += bytes;
   }
   Result<void> end(Result<void> result) {
@@ -128,17 +139,22 @@ class Comm::Logged {
   const Operation& operation() const { return operation_; }
 
  private:
-  OperationRecord& slot() const { return comm_.records_[(operation_.sequence - 1) % kRecent]; }
-  Comm& comm_;
+  OperationRecord& slot() const { return common_.records[number_ % kRecent]; }
+  Common& common_;
   Operation operation_;
+  std::uint64_t number_ = 0;
   bool ok_ = false;
 };
 
 Comm::Comm(std::string group, std::unique_ptr<Transport> transport)
+    : Comm(std::move(group), std::move(transport), std::make_shared<Common>()) {}
+
+Comm::Comm(std::string group, std::unique_ptr<Transport> transport, std::shared_ptr<Common> common)
     : group_(std::move(group)),
       transport_(std::move(transport)),
       rank_(transport_->rank()),
-      size_(transport_->size()) {
+      size_(transport_->size()),
+      common_(std::move(common)) {
   MUSTER_ASSERT(size_ >= 1 && rank_ >= 0 && rank_ < size_);
 }
 
@@ -179,11 +195,12 @@ template <typename T>
 Result<void> Comm::sum_part(const Logged& logged, std::span<T> data, std::span<const Range> parts) {
   check_parts(parts, size_, data.size());
   const std::span<T> mine = part(data, parts[static_cast<std::size_t>(rank_)]);
-  scratch_.resize(std::max(scratch_.size(), static_cast<std::size_t>(size_ - 1) * mine.size_bytes()));
+  auto& scratch = common_->scratch;
+  scratch.resize(std::max(scratch.size(), static_cast<std::size_t>(size_ - 1) * mine.size_bytes()));
   std::vector<Send> sends;
   std::vector<Receive> receives;
   std::vector<const T*> summands;
-  std::byte* free = scratch_.data();
+  std::byte* free = scratch.data();
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) {
       summands.push_back(mine.data());
@@ -333,8 +350,8 @@ std::unique_ptr<Comm> Comm::subgroup(std::string name, std::vector<int> members)
   for (std::size_t i = 0; i < std::min(members.size(), kNamed); ++i)
     ranks += (i == 0 ? "" : ", ") + std::to_string(members[i]);
   name += " (ranks " + ranks + (members.size() > kNamed ? ", ..." : "") + " of " + group_ + ")";
-  return std::make_unique<Comm>(std::move(name),
-                                std::make_unique<SubgroupTransport>(*transport_, std::move(members)));
+  auto transport = std::make_unique<SubgroupTransport>(*transport_, std::move(members));
+  return std::unique_ptr<Comm>(new Comm(std::move(name), std::move(transport), common_));
 }
 
 // Dissemination barrier: in round k every rank tells the one 2^k further on; ceil(log2 n) rounds.
@@ -352,10 +369,11 @@ Result<void> Comm::barrier(std::source_location site) {
 }
 
 std::vector<OperationRecord> Comm::recent() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<OperationRecord> ordered = records_;
-  std::sort(ordered.begin(), ordered.end(),
-            [](const auto& a, const auto& b) { return a.sequence < b.sequence; });
+  const std::lock_guard lock(common_->mutex);
+  const auto& ring = common_->records;
+  const std::size_t oldest = ring.size() < kRecent ? 0 : common_->count % kRecent;
+  std::vector<OperationRecord> ordered(ring.begin() + static_cast<std::ptrdiff_t>(oldest), ring.end());
+  ordered.insert(ordered.end(), ring.begin(), ring.begin() + static_cast<std::ptrdiff_t>(oldest));
   return ordered;
 }
 

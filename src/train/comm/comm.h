@@ -64,8 +64,9 @@ class Transport {
 };
 
 struct OperationRecord {
-  std::uint64_t sequence = 0;
+  std::uint64_t sequence = 0;  // in its group
   std::string name;
+  std::string group;
   std::uint64_t bytes_sent = 0;  // by this rank
   enum class State { running, done, failed } state = State::running;
   std::int64_t start_ns = 0;     // steady clock
@@ -134,19 +135,22 @@ class Comm {
   Result<void> barrier(std::source_location site = std::source_location::current());
 
   // A group of some of these ranks, this one among them; its rank r is members[r] here, and its name says so:
-  // "tp (ranks 2, 3 of world)". It sends through this
-  // group's transport, so this Comm must outlive it, and two ranks that share several groups must use them in
-  // the same order. abort() of it ends this one too.
+  // "tp (ranks 2, 3 of world)". It sends through this group's transport and shares its ring of operations, so
+  // this Comm must outlive it, one thread uses both at a time, and two ranks that share several groups must
+  // use them in the same order. abort() of it ends this one too.
   std::unique_ptr<Comm> subgroup(std::string name, std::vector<int> members);
 
   void abort(std::string_view reason) { transport_->abort(reason); }
 
-  // The last operations, oldest first, at most kRecent.
+  // The last operations of this group, the one that it is a subgroup of, and all others of that, oldest
+  // first, at most kRecent.
   static constexpr std::size_t kRecent = 256;
   std::vector<OperationRecord> recent() const;
 
  private:
   class Logged;
+  struct Common;
+  Comm(std::string group, std::unique_ptr<Transport> transport, std::shared_ptr<Common> common);
   std::vector<Range> even_parts(std::size_t total) const;
   Result<void> run(const Logged& logged, std::span<const Send> sends, std::span<const Receive> receives);
   template <typename T>
@@ -159,9 +163,7 @@ class Comm {
   const int rank_;
   const int size_;
   std::uint64_t sequence_ = 0;
-  std::vector<std::byte> scratch_;  // kept: its pages are paid for once
-  mutable std::mutex mutex_;        // guards records_
-  std::vector<OperationRecord> records_;
+  const std::shared_ptr<Common> common_;  // with the group that this is a subgroup of, and its others
 };
 
 // A group of one rank: nothing to send. For runs without peers.

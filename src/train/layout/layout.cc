@@ -147,21 +147,4 @@ std::vector<Run> intersect(const Slice& a, const Slice& b) {
   return runs;
 }
 
-void Bucket::add(Slice slice) {
-  const auto numel = slice.numel();
-  slices_.push_back({std::move(slice), numel_});
-  numel_ += numel;
-}
-
-Bucket Bucket::cut(Range range) const {
-  Bucket part;
-  for (const auto& [slice, offset] : slices_) {
-    const Range shared{std::max(range.begin, offset), std::min(range.end, offset + slice.numel())};
-    if (shared.begin >= shared.end) continue;
-    const auto begin = slice.flat.begin + shared.begin - offset;
-    part.add({slice.tensor, slice.box, {begin, begin + shared.size()}});
-  }
-  return part;
-}
-
 }  // namespace muster::train

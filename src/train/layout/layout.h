@@ -2,9 +2,8 @@
 //
 // A Slice is a piece of one global tensor: a box of it in global coordinates, and of the box's elements in
 // row-major order those in `flat`. Tensor parallelism cuts boxes, sharding cuts `flat`; so whatever a rank
-// holds of a tensor, under any layout, is one slice. A Bucket is a flat buffer as slices one behind the
-// other. Initialisation, sharding, checkpoints, import, export and resharding all speak of slices, and none
-// of them knows who holds the rest.
+// holds of a tensor, under any layout, is one slice. Initialisation, sharding, checkpoints, import, export
+// and resharding all speak of slices, and none of them knows who holds the rest.
 //
 // Global tensors are Hugging Face's (train/model/params.h). Pure values; any thread.
 #pragma once
@@ -67,25 +66,5 @@ struct Run {
 // different tensors. Precondition: of one tensor they have the same number of axes.
 // Cost: the number of rows (of all but the last axis on which the boxes differ) in both slices.
 std::vector<Run> intersect(const Slice& a, const Slice& b);
-
-struct Placed {
-  Slice slice;
-  std::int64_t offset = 0;  // its first element in the bucket
-};
-
-class Bucket {
- public:
-  void add(Slice slice);
-  std::span<const Placed> slices() const { return slices_; }
-  std::int64_t numel() const { return numel_; }
-
-  // What lies in elements [range.begin, range.end) of the bucket; offsets count from range.begin. Elements
-  // behind the end are padding and of no tensor.
-  Bucket cut(Range range) const;
-
- private:
-  std::vector<Placed> slices_;
-  std::int64_t numel_ = 0;
-};
 
 }  // namespace muster::train

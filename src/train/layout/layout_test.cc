@@ -103,39 +103,6 @@ TEST(Layout, PartsCoverOnceAndDifferByOne) {
   }
 }
 
-TEST(Layout, CutsOfABucketJoinToTheBucket) {
-  for (int number = 0; number < kCases; ++number) {
-    Rng rng(static_cast<std::uint64_t>(number));
-    Bucket bucket;
-    const auto count = pick(rng, 0, 5);
-    for (std::int64_t i = 0; i < count; ++i) {
-      auto slice = random_slice(rng, {4, 3});
-      slice.tensor = "t" + std::to_string(i);
-      bucket.add(slice);
-    }
-    const auto parts = static_cast<int>(pick(rng, 1, 7));
-    std::int64_t seen = 0;
-    for (int part = 0; part < parts; ++part) {
-      const auto range = part_of(bucket.numel(), part, parts);
-      const auto piece = bucket.cut(range);
-      ASSERT_TRUE(piece.numel() == range.size()) << "case " << number;
-      for (const auto& [slice, offset] : piece.slices()) {
-        // Each piece is where its bucket has it.
-        std::int64_t shared = 0;
-        for (const auto& whole : bucket.slices()) {
-          for (const auto& run : intersect(whole.slice, slice)) {
-            ASSERT_TRUE(whole.offset + run.a == range.begin + offset + run.b) << "case " << number;
-            shared += run.count;
-          }
-        }
-        ASSERT_TRUE(shared == slice.numel()) << "case " << number;
-      }
-      seen += piece.numel();
-    }
-    ASSERT_TRUE(seen == bucket.numel()) << "case " << number;
-  }
-}
-
 TEST(Layout, ColumnsOfAMatrixAreARunARow) {
   const auto whole = whole_slice("w", whole_box({3, 4}));
   const auto right = whole_slice("w", {{0, 2}, {3, 2}});

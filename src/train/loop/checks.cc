@@ -4,6 +4,7 @@
 
 #include "base/crypto.h"
 #include "base/file.h"
+#include "train/comm/agree.h"
 
 namespace muster::train {
 namespace {
@@ -76,14 +77,7 @@ Result<void> check_ends(const TrainerParts& parts) {
     if (config.output_dir.empty()) return {};
     return check_tokenizer(config.tokenizer, parts.train->tokenizer_hash());
   };
-  const auto mine = check();
-  MUSTER_TRY(const auto all, comm.gather_text(mine ? "" : mine.error().message));
-  MUSTER_CHECK(mine);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].empty())
-      return fail(ErrorCode::failed_precondition, "rank " + std::to_string(rank) + ": " + all[rank]);
-  }
-  return {};
+  return agree(comm, check());
 }
 
 }  // namespace muster::train

@@ -6,7 +6,8 @@
 namespace muster::train {
 
 Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, std::uint64_t windows_max,
-                            std::uint64_t rows, const EvaluationPart& mine, Comm& world, bool document_mask) {
+                            std::uint64_t rows, const EvaluationPart& mine, Comm& world, bool document_mask,
+                            const GoOn& go_on) {
   const std::uint64_t windows = std::min(windows_max, loader.windows()), groups = (windows + rows - 1) / rows;
   const auto window_of = [&](std::uint64_t i) { return i * loader.windows() / windows; };
   // Each group is summed by one part; the others add exact zeros.
@@ -15,6 +16,10 @@ Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, std::uint6
   const auto parts = static_cast<std::uint64_t>(mine.parts);
   Samples all, one;
   for (std::uint64_t begin = 0; begin < groups; begin += parts) {
+    if (go_on) {
+      MUSTER_TRY(const bool on, go_on());
+      if (!on) return fail(ErrorCode::cancelled, "the evaluation was given up");
+    }
     const std::uint64_t wanted = begin + static_cast<std::uint64_t>(mine.part);
     const std::uint64_t group = std::min(wanted, groups - 1);
     const std::uint64_t first = group * rows, count = std::min(rows, windows - first);

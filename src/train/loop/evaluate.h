@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "train/comm/comm.h"
 #include "train/data/loader.h"
@@ -24,10 +25,14 @@ struct EvaluationPart {
   bool counts = true;
 };
 
+// Asked before every pass, and answered alike on all ranks: whether to go on.
+using GoOn = std::function<Result<bool>()>;
+
 // Collective over `world`. Up to `windows_max` windows, evenly spread, `rows` at a time. Every part does as
 // many passes as the others, as a pass may be collective, too. The same bits for any number of parts.
+// document_mask: as Batch::documents. cancelled: go_on, if there is one, said no.
 Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, std::uint64_t windows_max,
                             std::uint64_t rows, const EvaluationPart& mine, Comm& world,
-                            bool document_mask = false);
+                            bool document_mask = false, const GoOn& go_on = {});
 
 }  // namespace muster::train

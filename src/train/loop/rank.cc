@@ -81,13 +81,13 @@ bool is_loss(const Error& error) {
   return error.code == ErrorCode::unavailable || error.code == ErrorCode::timeout;
 }
 
-// The last operations of a group that broke, for whoever looks for the cause.
+// The last operations, the one that broke among them, for whoever looks for the cause.
 void show_recent(const Comm& comm) {
   const auto records = comm.recent();
-  std::string line = "rank " + std::to_string(comm.rank()) + ": last operations of " + comm.group() + ":";
+  std::string line = "rank " + std::to_string(comm.rank()) + ": last operations:";
   for (std::size_t i = records.size() > 4 ? records.size() - 4 : 0; i < records.size(); ++i) {
     const OperationRecord& record = records[i];
-    line += " " + record.name + " #" + std::to_string(record.sequence) + " " +
+    line += " " + record.name + " #" + std::to_string(record.sequence) + " of " + record.group + " " +
             std::to_string(record.bytes_sent) + " bytes " +
             format_duration(Millis(record.duration_ns / 1'000'000)) +
             (record.state == OperationRecord::State::failed ? " failed" : "") +

@@ -224,8 +224,8 @@ TEST(Resume, TheMetricsGoOnWhereTheCheckpointIs) {
                       .stop = stop_after > 0 ? after(stop_after, here) : nullptr,
                       .steps_only = false};
   };
-  for (const Trace& trace : run_ranks(3, [&](int rank) { return options(3, rank == 2); }))
-    EXPECT_EQ(trace.error, "");
+  for (const Trace& trace : run_ranks(3, [&](int rank) { return options(2 + 3, rank == 2); }))
+    EXPECT_EQ(trace.error, "");  // asked between the two passes of the first evaluation, and after each step
   EXPECT_EQ(run_alone(options(0, false)).error, "");
   std::map<std::string, std::vector<std::int64_t>> steps;
   const std::string text = *read_file(folder / "metrics.jsonl");

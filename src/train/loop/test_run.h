@@ -183,7 +183,8 @@ inline Trace run_alone(const RunOptions& options) {
   return run_on(comm, options);
 }
 
-// Stops (as by SIGTERM) when this many steps are done, on one rank only.
+// Stops (as by SIGTERM) when asked this often, on one rank only: once a step, and once a pass of an
+// evaluation.
 inline std::function<bool()> after(int steps, bool here) {
   auto count = std::make_shared<int>(0);
   return [=] { return ++*count == steps && here; };

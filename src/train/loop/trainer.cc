@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/text.h"
 #include "train/ckpt/saver.h"
+#include "train/comm/agree.h"
 #include "train/loop/checks.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/groups.h"
@@ -111,7 +112,7 @@ class Trainer::Impl {
   Result<void> start();
   Result<Outcome> run();
   Result<StepReport> step();
-  Result<Evaluation> evaluation();
+  Result<Evaluation> evaluation(const GoOn& go_on = {});
 
   std::int64_t steps_done() const { return step_; }
   Model& model() { return model_; }
@@ -135,11 +136,14 @@ class Trainer::Impl {
   Result<Sums> exchange(const StepResult& mine);
   tl::unexpected<Error> not_finite(const std::string& what);
   Result<void> open_journal();
-  Result<void> evaluate_now();
+  Result<bool> between_passes();
+  Result<bool> evaluate_now();
+  Result<void> advance_save();
   Result<void> save();
   Result<void> finish_save();
   tl::unexpected<Error> step_failed(const Error& error);
   tl::unexpected<Error> resume_failed(const Error& error) const;
+  Result<Outcome> stop();
   Result<void> finish();
   CheckpointInfo info() const;
 
@@ -224,13 +228,8 @@ Result<void> Trainer::Impl::resume(Reader& reader) {
                 "the checkpoint was trained on other data: " + json::dump(stored.data) + ", now " +
                     json::dump(parts_.train->description()));
   }
-  const auto read = restore_state(reader, model_, &optimizer_);
-  MUSTER_TRY(const auto all, comm_.gather_text(read ? "" : read.error().message));
+  const auto read = agree(comm_, restore_state(reader, model_, &optimizer_));
   if (!read) return resume_failed(read.error());
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].empty())
-      return resume_failed({ErrorCode::corrupt, "rank " + std::to_string(rank) + ": " + all[rank]});
-  }
   step_ = stored.step;
   consumed_ = stored.samples;
   saved_step_ = step_;
@@ -370,30 +369,51 @@ Result<void> Trainer::Impl::open_journal() {
                      .flop_per_token = flop_per_token(config_.model, config_.sequence).whole,
                      .peak_flop_s = config_.peak_gflops * 1e9 * static_cast<double>(comm_.size()),
                      .say = [this](const std::string& line) { say(line); }});
-  const auto begun = journal_->begin(step_);
-  MUSTER_TRY(const auto errors, comm_.gather_text(begun ? "" : begun.error().message));
-  MUSTER_CHECK(begun);
-  return errors[0].empty() ? Result<void>() : fail(ErrorCode::io, "rank 0: " + errors[0]);
+  return agree(comm_, journal_->begin(step_));
 }
 
-Result<Evaluation> Trainer::Impl::evaluation() {
+Result<Evaluation> Trainer::Impl::evaluation(const GoOn& go_on) {
   MUSTER_ASSERT(held_out_);
   return train::evaluate(pipeline_, *held_out_, static_cast<std::uint64_t>(config_.eval_windows),
                          static_cast<std::uint64_t>(config_.micro_batch),
                          {.part = groups_.mesh.batch_index(comm_.rank()),
                           .parts = groups_.mesh.batch_size(),
                           .counts = counts(comm_.rank())},
-                         comm_, config_.document_mask);
+                         comm_, config_.document_mask, go_on);
 }
 
-Result<void> Trainer::Impl::evaluate_now() {
-  if (!held_out_) return {};
+// What a step's exchange tells besides the loss, told between the passes of an evaluation, which may be long:
+// a save in flight goes on, and a request to stop is heard. False: some rank was asked to stop.
+Result<bool> Trainer::Impl::between_passes() {
+  const std::array<double, 2> own = {parts_.stop_requested && parts_.stop_requested() ? 1.0 : 0.0,
+                                     !saver_ || saver_->ready() ? 1.0 : 0.0};
+  std::vector<double> all(own.size() * static_cast<std::size_t>(comm_.size()));
+  MUSTER_CHECK(comm_.all_gather<double>(own, all));
+  bool stop = false, saver_ready = true;
+  for (std::size_t at = 0; at < all.size(); at += own.size()) {
+    stop = stop || all[at] != 0;
+    saver_ready = saver_ready && all[at + 1] != 0;
+  }
+  if (saver_ready) MUSTER_CHECK(advance_save());
+  return !stop;
+}
+
+// False: given up, as some rank was asked to stop.
+Result<bool> Trainer::Impl::evaluate_now() {
+  if (!held_out_ || evaluated_step_ == step_) return true;
   const auto start = SteadyClock::now();
-  MUSTER_TRY(const Evaluation e, evaluation());
+  bool given_up = false;
+  const auto e = evaluation([&]() -> Result<bool> {
+    MUSTER_TRY(const bool on, between_passes());
+    given_up = !on;
+    return on;
+  });
+  if (given_up) return false;
+  if (!e) return tl::unexpected(e.error());
   evaluated_step_ = step_;
-  journal_->evaluated(step_, e);
+  journal_->evaluated(step_, *e);
   journal_->leave_out(SteadyClock::now() - start);
-  return {};
+  return true;
 }
 
 CheckpointInfo Trainer::Impl::info() const {
@@ -423,6 +443,14 @@ Result<void> Trainer::Impl::save() {
   return {};
 }
 
+// The next part of the save in flight, if there is one. When all ranks are done with theirs.
+Result<void> Trainer::Impl::advance_save() {
+  if (!saver_ || !saver_->in_flight()) return {};
+  MUSTER_TRY(const auto saved, saver_->advance());
+  if (saved) journal_->saved(*saved);
+  return {};
+}
+
 Result<void> Trainer::Impl::finish_save() {
   if (!saver_) return {};
   MUSTER_TRY(const auto report, saver_->wait());
@@ -436,14 +464,8 @@ Result<void> Trainer::Impl::finish() {
     written = write_model(config_.output_dir, model_, config_, info(), parts_.writer.node, *groups_.copy);
     if (written) say("model step=" + std::to_string(step_) + " path=" + config_.output_dir);
   }
-  MUSTER_TRY(const auto answers, comm_.gather_text(written ? "" : written.error().message));
-  MUSTER_CHECK(written);
-  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
-    if (!answers[rank].empty())
-      return fail(ErrorCode::io,
-                  "rank " + std::to_string(rank) + " could not write the model: " + answers[rank]);
-  }
-  return {};
+  const auto agreed = agree(comm_, written);
+  return agreed ? agreed : tl::unexpected(agreed.error().with_context("the model is not written"));
 }
 
 // A step that is not finite fails on all ranks alike: what is being saved is of a good step, so it is
@@ -454,6 +476,15 @@ tl::unexpected<Error> Trainer::Impl::step_failed(const Error& error) {
       return fail(error.code, error.message + "; and " + saved.error().message);
   }
   return tl::unexpected(error);
+}
+
+Result<Outcome> Trainer::Impl::stop() {
+  MUSTER_CHECK(save());
+  MUSTER_CHECK(finish_save());
+  say("stopped at step " + std::to_string(step_) + " of " + std::to_string(config_.steps) +
+      (config_.checkpoint_dir.empty() ? "; nothing saved: checkpoint.dir is empty"
+                                      : "; start again to go on"));
+  return Outcome::stopped;
 }
 
 Result<Outcome> Trainer::Impl::run() {
@@ -467,7 +498,8 @@ Result<Outcome> Trainer::Impl::run() {
       static_cast<long long>(parameter_count(config_.model)), static_cast<long long>(config_.steps),
       static_cast<long long>(config_.batch), static_cast<long long>(config_.micro_batch),
       static_cast<long long>(config_.sequence), static_cast<unsigned long long>(loader_.windows())));
-  MUSTER_CHECK(evaluate_now());
+  MUSTER_TRY(const bool begin, evaluate_now());
+  if (!begin && step_ < config_.steps) return stop();
   while (step_ < config_.steps) {
     const auto made = step();
     if (!made) return step_failed(made.error());
@@ -477,26 +509,18 @@ Result<Outcome> Trainer::Impl::run() {
                     .gradient_norm = report.gradient_norm,
                     .learning_rate = report.learning_rate,
                     .tokens = consumed_ * static_cast<std::uint64_t>(config_.sequence)});
-    if (report.saver_ready && saver_ && saver_->in_flight()) {
-      MUSTER_TRY(const auto saved, saver_->advance());
-      if (saved) journal_->saved(*saved);
+    if (report.saver_ready) MUSTER_CHECK(advance_save());
+    if (step_ == config_.steps) break;
+    if (report.stop) return stop();
+    if (config_.checkpoint_every > 0 && step_ % config_.checkpoint_every == 0) MUSTER_CHECK(save());
+    if (config_.eval_every > 0 && step_ % config_.eval_every == 0) {
+      MUSTER_TRY(const bool go_on, evaluate_now());
+      if (!go_on) return stop();
     }
-    if (report.stop && step_ < config_.steps) {
-      MUSTER_CHECK(save());
-      MUSTER_CHECK(finish_save());
-      say("stopped at step " + std::to_string(step_) + " of " + std::to_string(config_.steps) +
-          (config_.checkpoint_dir.empty() ? "; nothing saved: checkpoint.dir is empty"
-                                          : "; start again to go on"));
-      return Outcome::stopped;
-    }
-    if (step_ < config_.steps && config_.checkpoint_every > 0 && step_ % config_.checkpoint_every == 0)
-      MUSTER_CHECK(save());
-    if (step_ < config_.steps && config_.eval_every > 0 && step_ % config_.eval_every == 0)
-      MUSTER_CHECK(evaluate_now());
   }
   MUSTER_CHECK(save());
-  MUSTER_CHECK(finish_save());  // it counts before the evaluation, which may be long
-  if (evaluated_step_ != step_) MUSTER_CHECK(evaluate_now());
+  MUSTER_CHECK(finish_save());   // it counts before the evaluation, which may be long
+  MUSTER_CHECK(evaluate_now());  // given up where a stop is asked for: there is nothing more to train
   MUSTER_CHECK(finish());
   say(format("done step=%lld/%lld", static_cast<long long>(step_), static_cast<long long>(config_.steps)) +
       (last_loss_ ? format(" loss=%.4f", *last_loss_) : ""));

@@ -92,15 +92,6 @@ std::vector<int> Mesh::group(Axis axis, int rank) const {
   return ranks;
 }
 
-std::vector<int> Mesh::batch_group(int rank) const {
-  std::vector<int> ranks;
-  for (const int replica : group(Axis::replica, rank)) {
-    for (const int shard : group(Axis::shard, replica - coordinate(Axis::shard, rank) * stride(Axis::shard)))
-      ranks.push_back(shard);
-  }
-  return ranks;
-}
-
 Result<int> Mesh::shards_on_node(int node_ranks) const {
   const int shard = extent(Axis::shard), tp = extent(Axis::tp), group = shard * tp;
   if (node_ranks % group == 0) return shard;

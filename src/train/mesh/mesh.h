@@ -43,9 +43,6 @@ class Mesh {
   // The batch is cut in batch_size() parts; `rank` computes part batch_index(rank).
   int batch_size() const { return extent(Axis::replica) * extent(Axis::shard); }
   int batch_index(int rank) const;
-  // The ranks that hold the same part of the model as `rank` and compute other parts of the batch, itself
-  // included, in order of batch_index().
-  std::vector<int> batch_group(int rank) const;
 
   // How many ranks of one shard group are on a node of `node_ranks` ranks (consecutive, as agents number
   // them): what a gather in two levels is cut by. invalid_argument: shard x tp ranks do not tile the nodes.

@@ -24,7 +24,6 @@ TEST(Mesh, TensorParallelRanksAreNeighbours) {
   EXPECT_EQ(mesh->batch_size(), 3);
   EXPECT_EQ(mesh->group(Axis::tp, 3), (std::vector<int>{2, 3}));
   EXPECT_EQ(mesh->group(Axis::replica, 3), (std::vector<int>{1, 3, 5}));
-  EXPECT_EQ(mesh->batch_group(3), (std::vector<int>{1, 3, 5}));
   EXPECT_EQ(mesh->batch_index(3), 1);
   EXPECT_EQ(mesh->coordinate(Axis::tp, 3), 1);
 }
@@ -36,7 +35,6 @@ TEST(Mesh, StagesAreFarthestApartAndShardsNearTheTensorParallelRanks) {
   EXPECT_EQ(mesh->group(Axis::pp, 5), (std::vector<int>{5, 17}));
   EXPECT_EQ(mesh->group(Axis::replica, 5), (std::vector<int>{5, 11}));
   EXPECT_EQ(mesh->group(Axis::shard, 5), (std::vector<int>{1, 3, 5}));
-  EXPECT_EQ(mesh->batch_group(5), (std::vector<int>{1, 3, 5, 7, 9, 11}));
   EXPECT_EQ(mesh->batch_index(17), 2);
 }
 

@@ -169,6 +169,20 @@ TEST(Model, DocumentsThatDoNotFitTheRowsAreRefused) {
   EXPECT_THAT(message({{7, 3}, {}}), HasSubstr("a document of row 0 begins at 3"));
 }
 
+// The gradient of a tied head is the first of the backward, that of the embedding, which has its name, the
+// last.
+TEST(Model, WatchTellsATiedHeadFromItsEmbedding) {
+  Model model = make_model(true);
+  const Param& norm = model.table().at("model.norm.weight");
+  // So large that logits and loss are still numbers, but the head's gradient, 50 times that, is not.
+  std::ranges::fill(model.parameters().as<float>({norm.offset, norm.offset + norm.numel}), 8e37F);
+  model.watch(true);
+  EXPECT_TRUE(model.forward_backward(make_data(23).batch()));
+  EXPECT_TRUE(model.not_finite().backward);
+  EXPECT_EQ(model.not_finite().where, "model.embed_tokens.weight");
+  EXPECT_EQ(model.not_finite().order, 0);
+}
+
 TEST(Model, FoldAddsTheTailOnce) {
   Model model = make_model(true);
   gradients_of(model, make_data(11));

@@ -110,7 +110,7 @@ MemoryPlan memory_of(const Config& config, const RunLayout& layout, const Part& 
   const double of_gradients =
       spread(replicas) * b *
       (config.zero == 1 ? std::max(p.layer, p.first || p.last ? p.embedding : 0.0) : gradients) / shards;
-  m.messages = of_units + of_gradients + (tp > 1 ? spread(tp) * b * tokens * w : 0.0);
+  m.messages = std::max({of_units, of_gradients, tp > 1 ? spread(tp) * b * tokens * w : 0.0});
   if (config.model.tied && mesh.extent(Axis::pp) > 1 && p.first)  // the head's gradient, from the last stage
     m.gradients += b * p.embedding / shards / (config.zero == 1 ? replicas : 1);
   if (!config.checkpoint_dir.empty()) m.save = (b + 2 * kStateBytes) * parameters / shards / replicas;

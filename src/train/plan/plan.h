@@ -33,7 +33,7 @@ struct MemoryPlan {
   double optimizer = 0;
   double activations = 0;  // of all micro-batches in flight
   double work = 0;         // of one block at a time, and the logits
-  double messages = 0;     // sums over ranks: what each group keeps for its largest
+  double messages = 0;     // room for the largest sum over ranks
   double save = 0;         // the copy that is written in the background
   double total() const { return parameters + gradients + optimizer + activations + work + messages + save; }
 };
@@ -59,15 +59,15 @@ struct StagePlan {
 struct Plan {
   RunLayout layout;
   std::vector<StagePlan> stages;
-  double bubble = 0;           // share of the time in which stages wait, by arithmetic alone
-  double flop_per_step = 0;    // of all ranks
+  double bubble = 0;         // share of the time in which stages wait, by arithmetic alone
+  double flop_per_step = 0;  // of all ranks
 };
 
 // element_bytes: of parameters, gradients and activations; node_ranks: ranks on each node, 0: not known.
 Result<Plan> make_plan(const Config& config, int ranks, int node_ranks, int element_bytes);
 
-// resource_exhausted if the ranks of some node, of `node_ranks` ranks, need more than a machine has; names what
-// takes most and what makes it less.
+// resource_exhausted if the ranks of some node, of `node_ranks` ranks, need more than a machine has; names
+// what takes most and what makes it less.
 Result<void> check_memory(const Plan& plan, int node_ranks, double present_bytes);
 
 // For people: a table of the stages, and what follows from it.

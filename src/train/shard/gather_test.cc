@@ -15,7 +15,9 @@ struct Traffic {
 
 std::uint64_t sent(const Comm& comm) {
   std::uint64_t bytes = 0;
-  for (const OperationRecord& record : comm.recent()) bytes += record.bytes_sent;
+  for (const OperationRecord& record : comm.recent()) {
+    if (record.group == comm.group()) bytes += record.bytes_sent;
+  }
   return bytes;
 }
 
