@@ -5,6 +5,7 @@
 #include "base/crypto.h"
 #include "base/file.h"
 #include "train/comm/agree.h"
+#include "train/data/loader.h"
 
 namespace muster::train {
 namespace {

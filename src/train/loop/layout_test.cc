@@ -199,7 +199,7 @@ class MutantTransport final : public Transport {
 // (Faults, Resume), and what collectives are built from.
 bool computes(const Site& site) {
   for (const char* part :
-       {"train/model/", "train/shard/", "train/pipeline/", "loop/trainer.cc", "loop/evaluate.cc"}) {
+       {"train/model/", "train/shard/", "train/pipeline/", "loop/stepper.cc", "loop/evaluate.cc"}) {
     if (site.first.find(part) != std::string::npos) return true;
   }
   return false;

@@ -18,6 +18,9 @@
 #include "train/determinism.h"
 #include "train/loop/machine.h"
 #include "train/loop/trainer.h"
+#include "train/model/model.h"
+#include "train/optim/adamw.h"
+#include "train/shard/data_parallel.h"
 
 namespace muster::train {
 

@@ -1,11 +1,5 @@
-// The training run of one rank, which has a place in each axis of the mesh: a stage of a pipeline (mesh.pp),
-// a replica (mesh.replica; with mesh.zero = 1 a part of the optimizer's state only), a piece of each
-// parameter (mesh.shard), a cut of each tensor (mesh.tp).
-//
-// A step: forward and backward of this rank's micro-batches, which add up the gradient of the *sum* of token
-// losses; one exchange of loss, token count and requests to stop; the gradient summed over ranks in fp32;
-// divided once by the global count of tokens, clipped by the global norm; AdamW. So n ranks with one
-// micro-batch each give the bits of one rank with n.
+// The training run of one rank: steps to the last one, with evaluations, checkpoints, lines of progress, and
+// the model at the end. What a step is: stepper.h.
 //
 // A loss or gradient that is not finite ends the run before the update and names step, rank, and the layer or
 // parameter where it began.
@@ -20,14 +14,14 @@
 #include "train/ckpt/checkpoint.h"
 #include "train/comm/comm.h"
 #include "train/config/config.h"
-#include "train/data/loader.h"
-#include "train/loop/evaluate.h"
-#include "train/mesh/mesh.h"
-#include "train/model/model.h"
-#include "train/optim/adamw.h"
-#include "train/shard/data_parallel.h"
 
 namespace muster::train {
+
+class AdamW;
+class DataParallel;
+class Model;
+class TokenStream;
+struct Evaluation;
 
 struct TrainerParts {
   Config config;
@@ -39,11 +33,29 @@ struct TrainerParts {
   std::set<std::string> accepted;           // --accept
   json::Object machine;                     // CPU kind, threads, library
   Dtype dtype = Dtype::f32;
-  std::function<void(const std::string&)> say;  // one line; called on rank 0 only
+  std::function<void(const std::string&)> say;  // one line; see say_once()
   std::function<bool()> stop_requested;         // asked once a step on every rank
+
+  // On rank 0: says the line.
+  void say_once(const std::string& line) const {
+    if (comm->rank() == 0 && say) say(line);
+  }
 };
 
 enum class Outcome { finished, stopped };
+
+// What the ranks tell each other besides numbers: of one rank, or of all together.
+struct Signals {
+  bool stop = false;        // asked to stop; some rank is
+  bool saver_ready = true;  // done with its part of the save in flight; all ranks are
+};
+
+struct StepReport {
+  double loss = 0;
+  double gradient_norm = 0;  // of the mean gradient, before clipping
+  double learning_rate = 0;
+  Signals signals;  // of all ranks
+};
 
 class Trainer {
  public:
@@ -57,13 +69,6 @@ class Trainer {
   Result<Outcome> run();
 
   // One step alone; nothing is saved or said.
-  struct StepReport {
-    double loss = 0;
-    double gradient_norm = 0;  // of the mean gradient, before clipping
-    double learning_rate = 0;
-    bool stop = false;        // some rank was asked to stop
-    bool saver_ready = true;  // all ranks are done with their part of the save in flight
-  };
   Result<StepReport> step();
   // The held-out loss as it is now. There must be held-out data.
   Result<Evaluation> evaluate();

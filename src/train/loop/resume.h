@@ -1,0 +1,16 @@
+// Where a run begins: at the newest checkpoint of checkpoint.dir, at the weights of model.from, or at weights
+// drawn from train.seed. Collective: all ranks begin at the same place or get the same error.
+#pragma once
+
+#include "train/loop/stepper.h"
+#include "train/loop/trainer.h"
+
+namespace muster::train {
+
+enum class Begin { at_checkpoint, anew };
+
+// Fills `stepper`. failed_precondition: the checkpoint is of another run, or the ranks see different ones;
+// corrupt: it is damaged; not_found: checkpoint.resume requires one and there is none.
+Result<Begin> resume_or_begin(const TrainerParts& parts, Stepper& stepper);
+
+}  // namespace muster::train

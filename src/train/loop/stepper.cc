@@ -1,0 +1,199 @@
+#include "train/loop/stepper.h"
+
+#include <array>
+#include <cmath>
+#include <new>
+
+#include "base/text.h"
+#include "train/loop/not_finite.h"
+#include "train/loop/state.h"
+#include "train/shard/sharded_weights.h"
+
+namespace muster::train {
+namespace {
+
+ShardPlace shard_place(const Config& config, const Mesh& mesh, int rank) {
+  return {.shards = mesh.extent(Axis::shard),
+          .shard = mesh.coordinate(Axis::shard, rank),
+          .replicas = mesh.extent(Axis::replica),
+          .replica = mesh.coordinate(Axis::replica, rank),
+          .zero = config.zero == 1};
+}
+
+// The part of the model that this rank computes with.
+Result<Model> make_model(const Config& config, const Groups& groups, Range layers, const ShardPlace& place,
+                         Dtype dtype) {
+  MUSTER_TRY(const Recompute recompute, parse_recompute(config.recompute));
+  const ModelOptions options{.dtype = dtype,
+                             .tp = groups.tp.get(),
+                             .sequence_parallel = config.sequence_parallel,
+                             .layers = layers,
+                             .recompute = recompute};
+  if (place.shards == 1) return Model::create(config.model, options);
+  try {
+    return Model::create(
+        std::make_unique<ShardedWeights>(ParamTable(config.model, part_of(config.model, options)), dtype,
+                                         place, groups.gather()),
+        options);
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::resource_exhausted, "no memory for this rank's part of the model");
+  }
+}
+
+// Of the blocks of all stages, in order, those of each.
+std::vector<Range> blocks_of_stages(const ParamTable& mine, std::span<const Range> stages) {
+  std::vector<Range> blocks;
+  ModelPart part = mine.part();
+  for (const Range& layers : stages) {
+    part.layers = layers;
+    const std::int64_t begin = blocks.empty() ? 0 : blocks.back().end;
+    blocks.push_back({begin, begin + part_size(mine.config(), part).blocks});
+  }
+  return blocks;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Stepper>> Stepper::create(const TrainerParts& parts, const RunLayout& layout) {
+  const Config& config = parts.config;
+  const Mesh& mesh = layout.mesh;
+  const int rank = parts.comm->rank();
+  MUSTER_TRY(const BatchPart share, split_batch(static_cast<std::uint64_t>(config.batch),
+                                                static_cast<std::uint64_t>(config.micro_batch),
+                                                mesh.batch_size(), mesh.batch_index(rank)));
+  MUSTER_TRY(const Loader loader,
+             Loader::create(*parts.train, static_cast<std::uint64_t>(config.sequence),
+                            static_cast<std::uint64_t>(config.seed), config.ignored_token));
+  MUSTER_TRY(const PipelineSchedule order, parse_schedule(config.schedule));
+  MUSTER_TRY(auto groups, make_groups(config, mesh, *parts.comm, parts.node_ranks));
+  const Range layers = layout.stages[static_cast<std::size_t>(groups.stages->rank())];
+  MUSTER_TRY(Model model, make_model(config, groups, layers, shard_place(config, mesh, rank), parts.dtype));
+  return std::unique_ptr<Stepper>(
+      new Stepper(parts, std::move(groups), std::move(model), layout, order, loader, share));
+}
+
+Stepper::Stepper(const TrainerParts& parts, Groups groups, Model model, const RunLayout& layout,
+                 PipelineSchedule order, const Loader& loader, const BatchPart& share)
+    : config_(parts.config),
+      comm_(*parts.comm),
+      groups_(std::move(groups)),
+      model_(std::move(model)),
+      pipeline_(model_, groups_.stages.get(), order),
+      replicas_(model_.table(), shard_place(config_, groups_.mesh, comm_.rank()), groups_.replicas()),
+      optimizer_(model_.table(), parts.dtype,
+                 {.beta1 = config_.beta1,
+                  .beta2 = config_.beta2,
+                  .eps = config_.eps,
+                  .weight_decay = config_.weight_decay},
+                 replicas_.placement().owned()),
+      schedule_{.peak = config_.lr,
+                .warmup = config_.warmup,
+                .steps = config_.steps,
+                .final_ratio = config_.lr > 0 ? config_.min_lr / config_.lr : 1.0},
+      loader_(loader),
+      share_(share),
+      stage_blocks_(blocks_of_stages(model_.table(), layout.stages)),
+      micro_batches_(share.count) {}
+
+Result<void> Stepper::restore(Reader& reader) {
+  MUSTER_CHECK(restore_state(reader, model_, &optimizer_));
+  step_ = reader.info().step;
+  samples_ = reader.info().samples;
+  return {};
+}
+
+std::vector<TensorSlice> Stepper::state() const {
+  return state_slices(model_, &optimizer_, replicas_.placement().written());
+}
+
+// The micro-batches of this rank; gradients add up in the model.
+Result<StepResult> Stepper::accumulate() {
+  std::vector<Batch> micros;
+  for (std::uint64_t i = 0; i < share_.count; ++i) {
+    Samples& samples = micro_batches_[i];
+    MUSTER_CHECK(loader_.samples(samples_ + share_.first + i * share_.micro, share_.micro, samples));
+    micros.push_back({.tokens = samples.tokens,
+                      .targets = samples.targets,
+                      .rows = static_cast<std::int64_t>(share_.micro),
+                      .sequence = static_cast<std::int64_t>(loader_.sequence())});
+    if (config_.document_mask) micros.back().documents = samples.document_begins;
+  }
+  model_.start_accumulation();
+  MUSTER_TRY(const StepResult sum, pipeline_.run(micros));
+  MUSTER_CHECK(model_.finish_accumulation());
+  return sum;
+}
+
+bool Stepper::counts(int rank) const {
+  const Mesh& mesh = groups_.mesh;
+  return mesh.coordinate(Axis::tp, rank) == 0 && mesh.coordinate(Axis::pp, rank) == mesh.extent(Axis::pp) - 1;
+}
+
+// Loss, tokens and signals of all ranks, in rank order.
+Result<Stepper::Sums> Stepper::exchange(const StepResult& result, const Signals& mine) {
+  const std::array<double, 4> own = {result.loss_sum, static_cast<double>(result.tokens),
+                                     mine.stop ? 1.0 : 0.0, mine.saver_ready ? 1.0 : 0.0};
+  std::vector<double> all(own.size() * static_cast<std::size_t>(comm_.size()));
+  MUSTER_CHECK(comm_.all_gather<double>(own, all));
+  Sums sums;
+  std::string wrong;
+  for (int rank = 0; rank < comm_.size(); ++rank) {
+    const double* of = &all[static_cast<std::size_t>(rank) * own.size()];
+    if (!std::isfinite(of[0]) && wrong.empty())
+      wrong = "the loss of rank " + std::to_string(rank) + " is " + std::to_string(of[0]);
+    sums.signals.stop = sums.signals.stop || of[2] != 0;
+    sums.signals.saver_ready = sums.signals.saver_ready && of[3] != 0;
+    if (!counts(rank)) continue;
+    sums.loss += of[0];
+    sums.tokens += static_cast<std::int64_t>(of[1]);
+  }
+  if (!wrong.empty()) return not_finite(wrong);
+  return sums;
+}
+
+// Where it began is found by computing this step once more, on all ranks: no cost in a run that goes well.
+tl::unexpected<Error> Stepper::not_finite(const std::string& what) {
+  found_not_finite_ = true;
+  model_.watch(true);
+  static_cast<void>(accumulate());  // its loss and gradients are of no use
+  return fail(ErrorCode::failed_precondition,
+              "step " + std::to_string(step_ + 1) + ": " + what + where_it_began(model_.not_finite(), comm_) +
+                  "; nothing was updated, the last checkpoint is good. A lower optim.lr or a longer "
+                  "optim.warmup may help");
+}
+
+// The global norm: the sums over blocks of all stages, in the order of the layers; then those of the
+// tensor-parallel parts, in their order.
+Result<double> Stepper::gradient_norm() {
+  MUSTER_TRY(const auto mine, replicas_.squares(model_.gradients()));
+  std::vector<double> all(static_cast<std::size_t>(stage_blocks_.back().end));
+  const Range own = stage_blocks_[static_cast<std::size_t>(groups_.stages->rank())];
+  std::ranges::copy(mine, all.begin() + own.begin);
+  MUSTER_CHECK(groups_.stages->all_gather<double>(all, stage_blocks_));
+  const double sum = ordered_sum(all);
+  std::vector<double> parts(static_cast<std::size_t>(groups_.tp->size()));
+  MUSTER_CHECK(groups_.tp->all_gather<double>(std::span(&sum, 1), parts));
+  return std::sqrt(ordered_sum(parts));
+}
+
+Result<StepReport> Stepper::step(const std::function<Signals()>& mine) {
+  MUSTER_TRY(const StepResult result, accumulate());
+  MUSTER_TRY(const Sums sums, exchange(result, mine()));
+  FlatBuffer& gradients = model_.gradients();
+  MUSTER_CHECK(replicas_.reduce(gradients));
+  MUSTER_TRY(const double norm, gradient_norm());
+  if (!std::isfinite(norm)) return not_finite("the gradient is not finite");
+  const std::int64_t tokens = std::max<std::int64_t>(1, sums.tokens);
+  const StepReport report{.loss = sums.loss / static_cast<double>(tokens),
+                          .gradient_norm = norm / static_cast<double>(tokens),
+                          .learning_rate = schedule_.at(step_),
+                          .signals = sums.signals};
+  optimizer_.step(model_.parameters(), gradients, report.learning_rate,
+                  gradient_scale(norm, tokens, config_.clip));
+  MUSTER_CHECK(replicas_.gather(model_.parameters()));
+  ++step_;
+  samples_ += static_cast<std::uint64_t>(config_.batch);
+  return report;
+}
+
+}  // namespace muster::train
