@@ -33,7 +33,7 @@ Result<void> plan(const PlanArguments& arguments) {
   Config& config = sources.config;
   MUSTER_TRY(config.model, model_of(config));
   const int node_ranks = arguments.ranks_per_node > 0 ? arguments.ranks_per_node : arguments.ranks;
-  MUSTER_TRY(const Plan made, make_plan(config, arguments.ranks, node_ranks, 4));
+  MUSTER_TRY(const Plan made, make_plan(config, arguments.ranks, node_ranks, compute_dtype(config)));
   std::cout << to_text(made, config);
   return {};
 }

@@ -3,7 +3,7 @@
 // steps, and so on, so that a busy machine or a changed clock falls on both. Medians over the
 // rounds, with quartiles.
 //
-//   bench_train_compute [PRESET [ROWS [ROUNDS [THREADS...]]]]     default: bench 4 12 1 2
+//   bench_train_compute [PRESET [ROWS [ROUNDS [THREADS... [bf16]]]]]     default: bench 4 12 1 2, in fp32
 //
 // FLOP of a token: 6 x matrix parameters + attention counted in full (not halved for the causal mask).
 #include <time.h>
@@ -55,12 +55,13 @@ double gemm_rate() {
 
 class Trainer {
  public:
-  Trainer(const ModelConfig& config, std::int64_t rows)
-      : model_(Model::create(config).value()),
-        optimizer_(model_.table(), Dtype::f32, {}),
+  Trainer(const ModelConfig& config, std::int64_t rows, Dtype dtype)
+      : model_(Model::create(config, {.dtype = dtype}).value()),
+        optimizer_(model_.table(), dtype, {}),
         rows_(rows),
         sequence_(config.max_sequence) {
-    model_.init_parameters(1);
+    init_parameters(model_.table(), optimizer_.weights(model_.parameters()), 1);
+    optimizer_.round_into(model_.parameters());
     Rng rng(1);
     for (std::int64_t i = 0; i < tokens_a_step(); ++i) {
       tokens_.push_back(rng.between(0, config.vocab - 1));
@@ -139,6 +140,11 @@ int main(int argc, char** argv) {
   const std::int64_t rows = argc > 2 ? std::atol(argv[2]) : 4;
   const int rounds = argc > 3 ? std::atoi(argv[3]) : 12;
   std::vector<int> threads;
+  Dtype dtype = Dtype::f32;
+  if (argc > 4 && argv[argc - 1] == std::string_view("bf16")) {
+    dtype = Dtype::bf16;
+    --argc;
+  }
   for (int i = 4; i < argc; ++i) threads.push_back(std::atoi(argv[i]));
   if (threads.empty()) threads = {1, 2};
   if (rows < 1 || rounds < 1 || std::ranges::min(threads) < 1) {
@@ -146,9 +152,10 @@ int main(int argc, char** argv) {
     return 2;
   }
   std::printf("%s\n", bench::describe_machine().c_str());
-  Trainer trainer(*config, rows);
-  std::printf("%s: %.2f M parameters, %ld x %ld tokens a step, %.1f MFLOP a token, MKL_CBWR=%s\n",
-              name.c_str(), static_cast<double>(trainer.table().numel()) / 1e6, static_cast<long>(rows),
+  Trainer trainer(*config, rows, dtype);
+  std::printf("%s in %s: %.2f M parameters, %ld x %ld tokens a step, %.1f MFLOP a token, MKL_CBWR=%s\n",
+              name.c_str(), dtype == Dtype::bf16 ? "bf16" : "fp32",
+              static_cast<double>(trainer.table().numel()) / 1e6, static_cast<long>(rows),
               static_cast<long>(config->max_sequence),
               flop_per_token(*config, config->max_sequence).whole / 1e6, path.c_str());
   for (const int count : threads) measure(trainer, count, rounds);

@@ -59,7 +59,7 @@ class SubgroupTransport final : public Transport {
 template <typename T>
 void sum_in_order(std::span<const T* const> parts, std::span<T> sum) {
   constexpr std::size_t kBlock = 1024;  // stays in the first-level cache
-  std::array<T, kBlock> block;
+  std::array<Wide<T>, kBlock> block;
   for (std::size_t begin = 0; begin < sum.size(); begin += kBlock) {
     const std::size_t count = std::min(kBlock, sum.size() - begin);
     std::copy_n(parts[0] + begin, count, block.data());
@@ -67,7 +67,7 @@ void sum_in_order(std::span<const T* const> parts, std::span<T> sum) {
       const T* part = parts[p] + begin;
       for (std::size_t i = 0; i < count; ++i) block[i] += part[i];
     }
-    std::copy_n(block.data(), count, sum.data() + begin);
+    for (std::size_t i = 0; i < count; ++i) sum[begin + i] = static_cast<T>(block[i]);
   }
 }
 
@@ -259,9 +259,11 @@ Result<void> Comm::all_gather(std::span<std::byte> data, std::span<const Range> 
 
 template Result<void> Comm::all_reduce(std::span<float>, std::source_location);
 template Result<void> Comm::all_reduce(std::span<double>, std::source_location);
+template Result<void> Comm::all_reduce(std::span<BFloat16>, std::source_location);
 template Result<void> Comm::all_reduce(std::span<std::int64_t>, std::source_location);
 template Result<void> Comm::reduce_scatter(std::span<float>, std::span<const Range>, std::source_location);
 template Result<void> Comm::reduce_scatter(std::span<double>, std::span<const Range>, std::source_location);
+template Result<void> Comm::reduce_scatter(std::span<BFloat16>, std::span<const Range>, std::source_location);
 
 Result<void> Comm::all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
                               std::source_location site) {

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "train/layout/dtype.h"
 #include "train/layout/layout.h"
 
 namespace muster::train {
@@ -84,7 +85,8 @@ class Comm {
   int size() const { return size_; }
   const std::string& group() const { return group_; }
 
-  // data: the sum over ranks, in rank order, on every rank. T: float, double or std::int64_t.
+  // data: the sum over ranks, in rank order, on every rank. T: float, double, std::int64_t, or BFloat16,
+  // which is summed in fp32 and rounded once.
   template <typename T>
   Result<void> all_reduce(std::span<T> data, std::source_location site = std::source_location::current());
 

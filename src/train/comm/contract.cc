@@ -88,6 +88,17 @@ std::string check_reduce_scatter(Comm& comm) {
   return "";
 }
 
+// In bf16 the ones that follow 256 would be lost one by one: the next bf16 is 258.
+std::string check_bf16_sum(Comm& comm) {
+  std::vector<BFloat16> data(1500, BFloat16(comm.rank() == 0 ? 256.0F : 1.0F));
+  const BFloat16 expected(256.0F + static_cast<float>(comm.size() - 1));
+  if (auto done = comm.all_reduce<BFloat16>(data); !done) return said(done);
+  for (const BFloat16 value : data) {
+    if (value.bits != expected.bits) return "all_reduce of bf16: " + std::to_string(float{value});
+  }
+  return "";
+}
+
 std::string check_all_gather_parts(Comm& comm) {
   for (const std::int64_t scale : {0, 1, 3000}) {
     const auto parts = uneven_parts(comm.size(), scale);
@@ -284,6 +295,7 @@ std::vector<CommCheck> comm_contract(Millis wait) {
       {"all_reduce_f32", keep(check_all_reduce<float>)},
       {"all_reduce_f64", keep(check_all_reduce<double>)},
       {"all_reduce_i64", keep(check_all_reduce<std::int64_t>)},
+      {"all_reduce_bf16", keep(check_bf16_sum)},
       {"reduce_scatter_f32", keep(check_reduce_scatter<float>)},
       {"reduce_scatter_f64", keep(check_reduce_scatter<double>)},
       {"all_gather_parts", keep(check_all_gather_parts)},

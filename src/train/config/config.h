@@ -69,9 +69,13 @@ struct Config {
   std::string schedule = "1f1b";   // of the pipeline
   std::string stage_layers;        // "3,2,2"; empty: balanced
   std::string recompute = "none";  // activation checkpointing
+  std::string precision = "fp32";  // of parameters and activations
 
   std::map<std::string, std::string> sources;  // key -> where its value comes from
 };
+
+// train.precision as a type.
+Dtype compute_dtype(const Config& config);
 
 enum class KeyClass { identity, trajectory, operational };
 std::string_view to_string(KeyClass key_class);

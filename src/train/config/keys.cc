@@ -88,6 +88,8 @@ Result<void> assign_scalar(const Key& key, const Scalar& value) {
 
 }  // namespace
 
+Dtype compute_dtype(const Config& config) { return config.precision == "bf16" ? Dtype::bf16 : Dtype::f32; }
+
 std::string_view to_string(KeyClass key_class) {
   switch (key_class) {
     case KeyClass::identity:
@@ -154,6 +156,13 @@ std::vector<Key> keys_of(Config& c) {
       {"train.batch", trajectory, "Windows a step, over all ranks", &c.batch, 1, 1e9},
       {"train.micro_batch", trajectory, "Windows a forward pass on one rank", &c.micro_batch, 1, 1e6},
       {"train.sequence", identity, "Tokens of a window", &c.sequence, 1, 1e7},
+      {"train.precision",
+       trajectory,
+       "What parameters and activations are computed in; bf16: with fp32 master weights, gradients and loss",
+       &c.precision,
+       -INFINITY,
+       INFINITY,
+       {"fp32", "bf16"}},
       {"train.seed", identity, "Seed of weights and data order", &c.seed, 0, kMany},
       {"optim.lr", trajectory, "Learning rate after the warm-up, then down by a cosine", &c.lr, 0, 100},
       {"optim.min_lr", trajectory, "Learning rate at the end; equal to optim.lr: constant", &c.min_lr, 0,

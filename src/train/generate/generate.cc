@@ -28,7 +28,7 @@ namespace {
 
 at::Tensor normed(const at::Tensor& x, const detail::Weight& weight, double eps) {
   at::Tensor y = at::empty_like(x), rstd = at::empty({x.size(0)}, x.options());
-  detail::with_type(x, [&](auto* type) {
+  detail::with_wide_type(x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     kernels::rms_norm<T>(x.const_data_ptr<T>(), weight.value.const_data_ptr<T>(), y.mutable_data_ptr<T>(),
                          rstd.mutable_data_ptr<T>(), x.size(0), x.size(1), eps);
@@ -45,7 +45,7 @@ at::Tensor Decoder::Detail::attention(const at::Tensor& x, const detail::Attenti
   const at::Tensor qkv = normed(x, block.norm, c.norm_eps).mm(block.qkv.value.t());
   const kernels::Heads heads{
       .query = c.heads, .key = c.kv_heads, .dim = c.head_dim, .sequence = 1, .first = length};
-  detail::with_type(x, [&](auto* type) {
+  detail::with_wide_type(x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     kernels::rope<T>(qkv.mutable_data_ptr<T>(), block.rotary->cosine.const_data_ptr<T>(),
                      block.rotary->sine.const_data_ptr<T>(), 1, heads);

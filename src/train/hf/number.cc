@@ -1,10 +1,10 @@
 #include "train/hf/number.h"
 
 #include <bit>
-#include <cmath>
 #include <cstring>
 
 #include "base/assert.h"
+#include "train/layout/dtype.h"
 
 namespace muster::train::hf {
 namespace {
@@ -24,14 +24,8 @@ const Format& format_of(Number number) { return kFormats[static_cast<std::size_t
 float from_f16(std::uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
 std::uint16_t to_f16(float value) { return std::bit_cast<std::uint16_t>(static_cast<_Float16>(value)); }
 
-float from_bf16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-std::uint16_t to_bf16(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const auto upper = static_cast<std::uint16_t>(bits >> 16);
-  if ((bits & 0xffff) == 0) return upper;
-  if (std::isnan(value)) return upper | 0x40;  // rounding could make it infinite
-  return static_cast<std::uint16_t>((bits + 0x7fff + (upper & 1)) >> 16);
-}
+float from_bf16(std::uint16_t bits) { return std::bit_cast<BFloat16>(bits); }
+std::uint16_t to_bf16(float value) { return BFloat16(value).bits; }
 
 template <typename Convert>
 void each_in(std::span<const std::byte> in, std::span<float> out, Convert convert) {

@@ -17,8 +17,8 @@ using testing::HasSubstr;
 
 // Makes what this rank writes of a parameter not a number: of replicas one is hurt.
 void hurt(Trainer& trainer, const std::string& parameter) {
-  for (const TensorSlice& piece :
-       state_slices(trainer.model(), nullptr, trainer.replicas().placement().written())) {
+  for (const TensorSlice& piece : state_slices(trainer.model().table(), trainer.model().parameters(), nullptr,
+                                               trainer.replicas().placement().written())) {
     if (piece.slice.tensor != parameter || piece.bytes.empty()) continue;
     const float wrong = std::numeric_limits<float>::quiet_NaN();
     std::memcpy(const_cast<std::byte*>(piece.bytes.data()), &wrong, sizeof wrong);

@@ -33,7 +33,6 @@ Result<Groups> make_groups(const Config& config, const Mesh& mesh, Comm& world, 
                 .across = nullptr,
                 .within = nullptr,
                 .replica = sub("replica", mesh.group(Axis::replica, rank)),
-                .copy = nullptr,
                 .stages = sub("stages", stages),
                 .tied = nullptr};
   if (local > 0) {
@@ -46,11 +45,6 @@ Result<Groups> make_groups(const Config& config, const Mesh& mesh, Comm& world, 
     groups.across = sub("shard across nodes", across);
     groups.within = sub("shard within a node", within);
   }
-  std::vector<int> copy;
-  for (int other = 0; other < world.size(); ++other) {
-    if (mesh.coordinate(Axis::replica, other) == mesh.coordinate(Axis::replica, rank)) copy.push_back(other);
-  }
-  groups.copy = sub("copy", copy);
   const bool end = rank == stages.front() || rank == stages.back();
   if (config.model.tied && stages.size() > 1 && end)
     groups.tied = sub("tied", {stages.front(), stages.back()});

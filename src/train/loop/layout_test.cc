@@ -279,7 +279,12 @@ TEST(Layouts, SendWhatThePlanSays) {
            {.pp = 3, .tp = 2, .settings = {"mesh.sequence_parallel=true", "model.tied=true"}},
            {.shard = 3, .settings = {"model.tied=true", "train.activation_checkpointing=full"}},
            {.replica = 2, .shard = 4, .node_ranks = 2, .settings = {"mesh.zero=1"}},
-           {.pp = 2, .replica = 2, .shard = 2, .settings = {"model.tied=true", "mesh.zero=1"}}}) {
+           {.pp = 2, .replica = 2, .shard = 2, .settings = {"model.tied=true", "mesh.zero=1"}},
+           {.pp = 2,
+           .replica = 2,
+           .tp = 2,
+           .settings = {"model.tied=true", "mesh.zero=1", "train.precision=bf16"}},
+           {.replica = 2, .shard = 4, .node_ranks = 2, .settings = {"train.precision=bf16"}}}) {
     Layout wide = layout;
     for (const char* text :
          {"model.width=128", "model.layers=3", "train.sequence=32", "train.batch=24", "train.micro_batch=1"})
@@ -287,7 +292,7 @@ TEST(Layouts, SendWhatThePlanSays) {
     Config config = config_of(wide);
     config.model.vocab = 64;
     config.model = validated(config.model).value();
-    const Plan plan = make_plan(config, layout.ranks(), layout.node_ranks, 4).value();
+    const Plan plan = make_plan(config, layout.ranks(), layout.node_ranks, compute_dtype(config)).value();
     std::vector<CountingTransport*> counters;
     const auto run = [&](Comm& comm) {
       set_threads(1);
@@ -295,7 +300,8 @@ TEST(Layouts, SendWhatThePlanSays) {
                                             .train = &data,
                                             .comm = &comm,
                                             .node_ranks = layout.node_ranks,
-                                            .machine = {}});
+                                            .machine = {},
+                                            .dtype = compute_dtype(config)});
       EXPECT_TRUE(trainer) << trainer.error().message;
       auto& sent = counters[static_cast<std::size_t>(comm.rank())]->sent;
       sent.clear();

@@ -68,8 +68,11 @@ TEST(Bitwise, LayoutsThatOnlyMoveNumbersAreOneRank) {
     int ranks, node_ranks;
     std::vector<std::string> settings;
   };
-  for (const char* tied : {"model.tied=false", "model.tied=true"}) {
-    const std::vector<std::string> common = {tied, "model.layers=4", "train.batch=12"};
+  for (const auto& [tied, precision] : {std::pair("model.tied=false", "train.precision=fp32"),
+                                        {"model.tied=true", "train.precision=fp32"},
+                                        {"model.tied=false", "train.precision=bf16"},
+                                        {"model.tied=true", "train.precision=bf16"}}) {
+    const std::vector<std::string> common = {tied, precision, "model.layers=4", "train.batch=12"};
     const auto with = [&](std::vector<std::string> more) {
       more.insert(more.end(), common.begin(), common.end());
       return tiny(more);
@@ -90,14 +93,16 @@ TEST(Bitwise, LayoutsThatOnlyMoveNumbersAreOneRank) {
         return RunOptions{.config = with(settings), .train = &data, .node_ranks = node_ranks};
       });
       for (const Trace& rank : traces)
-        EXPECT_TRUE(rank == alone) << rank.error << " " << tied << " " << join(settings, " ");
+        EXPECT_TRUE(rank == alone) << rank.error << " " << tied << " " << precision << " "
+                                   << join(settings, " ");
     }
     // Pipelines of replicas that share the optimizer's state, and shards of replicas: as without either.
     const auto replicas = run_ranks(3, [&](int) { return RunOptions{.config = with({}), .train = &data}; });
     for (const auto& settings : {std::vector<std::string>{"mesh.pp=2", "mesh.zero=1"}, {"mesh.pp=2"}}) {
       for (const Trace& rank :
            run_ranks(6, [&](int) { return RunOptions{.config = with(settings), .train = &data}; }))
-        EXPECT_TRUE(rank == replicas[0]) << rank.error << " " << tied << " " << join(settings, " ");
+        EXPECT_TRUE(rank == replicas[0])
+            << rank.error << " " << tied << " " << precision << " " << join(settings, " ");
     }
   }
 }

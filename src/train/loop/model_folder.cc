@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "text/tokenizer.h"
 #include "train/ckpt/gathered.h"
+#include "train/comm/agree.h"
 #include "train/hf/config_json.h"
 #include "train/loop/state.h"
 
@@ -177,48 +178,43 @@ Result<hf::Written> ModelFolder::write_to(const std::string& folder, const hf::W
   return written;
 }
 
-Result<void> load_pretrained(const std::string& folder, const std::string& tokenizer_hash, Model& model,
-                             Comm& comm) {
+Result<void> load_pretrained(const std::string& folder, const std::string& tokenizer_hash,
+                             const ParamTable& table, FlatBuffer& weights, Comm& comm) {
   const auto open = [&]() -> Result<hf::Weights> {
-    MUSTER_TRY(hf::Weights weights, hf::Weights::open(folder));
-    MUSTER_CHECK(weights.check(model.table().config()));
+    MUSTER_TRY(hf::Weights found, hf::Weights::open(folder));
+    MUSTER_CHECK(found.check(table.config()));
     MUSTER_TRY(const auto hashes, tokenizer_hashes(folder));
     MUSTER_CHECK(check_among(hashes, tokenizer_hash, folder, "the data"));
-    return weights;
+    return found;
   };
-  const auto weights = open();
-  const std::string mine = weights ? weights->fingerprint() : "error: " + weights.error().message;
+  const auto source = open();
+  const std::string mine = source ? source->fingerprint() : "error: " + source.error().message;
   MUSTER_TRY(const auto all, comm.gather_text(mine));
-  if (!weights) return tl::unexpected(weights.error().with_context("model.from"));
+  if (!source) return tl::unexpected(source.error().with_context("model.from"));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] == mine) continue;
     return fail(ErrorCode::failed_precondition, "the ranks find different weights in model.from = " + folder +
                                                     ": rank " + std::to_string(comm.rank()) + " " + mine +
                                                     ", rank " + std::to_string(rank) + " " + all[rank]);
   }
-  read_weights(*weights, model);
+  read_weights(*source, table, weights);
   return {};
 }
 
-Result<void> write_model(const std::string& folder, const Model& model, const Config& config,
-                         const CheckpointInfo& info, int node, Comm& copy) {
+Result<void> write_model(const std::string& folder, const Config& config, const CheckpointInfo& info,
+                         std::span<const TensorSlice> slices, int node, Comm& comm) {
   const auto describe = [&]() -> Result<void> {
-    if (copy.rank() != 0) return {};
+    if (comm.rank() != 0) return {};
     MUSTER_CHECK(make_directories(folder));
-    json::Object object =
-        config_json(model.table().config(), hf::Number::f32, base_config(config.pretrained));
+    json::Object object = config_json(config.model, hf::Number::f32, base_config(config.pretrained));
     object[kMuster] =
         json::Object{{"step", info.step}, {"tokenizer_sha256", info.tokenizer_hash}, {"config", info.config}};
     MUSTER_CHECK(write_json(folder + "/" + hf::kConfigName, object));
     return copy_beside(config.pretrained, config.tokenizer, folder);
   };
-  const auto described = describe();
-  CheckpointInfo weights = info;
-  weights.tensors = state_tensors(model.table(), model.dtype(), false);
-  const auto slices = state_slices(model, nullptr, model.parameters().pieces());
-  MUSTER_CHECK(save_gathered(folder, weights, slices, node, copy));
-  MUSTER_CHECK(described);
-  return copy.rank() == 0 ? remove_checkpoints(folder, {info.step}, INT64_MAX) : Result<void>{};
+  MUSTER_CHECK(agree(comm, describe()));
+  MUSTER_CHECK(save_gathered(folder, info, slices, node, comm));
+  return agree(comm, comm.rank() == 0 ? remove_checkpoints(folder, {info.step}, INT64_MAX) : Result<void>{});
 }
 
 }  // namespace muster::train

@@ -55,17 +55,17 @@ class ModelFolder {
   std::vector<std::string> tokenizer_hashes_;
 };
 
-// Collective over all ranks of a training: gives `model` the parameters of a Hugging Face folder. Every rank
-// reads what it holds, in a folder of its node. failed_precondition: another model, a tokenizer other than
-// the data's, or the ranks see different weights.
-Result<void> load_pretrained(const std::string& folder, const std::string& tokenizer_hash, Model& model,
-                             Comm& comm);
+// Collective over all ranks of a training: fills `weights` from a Hugging Face folder. Every rank reads what
+// its buffer holds, in a folder of its node. failed_precondition: another model, a tokenizer other than the
+// data's, or the ranks see different weights.
+Result<void> load_pretrained(const std::string& folder, const std::string& tokenizer_hash,
+                             const ParamTable& table, FlatBuffer& weights, Comm& comm);
 
 // Writes the finished model into `folder`: config.json, the tokenizer if there is one (data.tokenizer; what
-// lies in model.from), step-N without optimizer state, and no other step. Collective over `copy`, whose ranks
-// hold the model once: its rank 0 writes all of it, into its own folder on node `node`; no other rank needs
-// one.
-Result<void> write_model(const std::string& folder, const Model& model, const Config& config,
-                         const CheckpointInfo& info, int node, Comm& copy);
+// lies in model.from), step-N without optimizer state, and no other step. Collective over `comm`, whose
+// ranks' slices are together all tensors of `info` once: its rank 0 writes all of it, into its own folder on
+// node `node`; no other rank needs one.
+Result<void> write_model(const std::string& folder, const Config& config, const CheckpointInfo& info,
+                         std::span<const TensorSlice> slices, int node, Comm& comm);
 
 }  // namespace muster::train

@@ -128,6 +128,7 @@ Result<Outcome> train(const RankOptions& options) {
                               .node_ranks = options.place.local_world,
                               .accepted = options.accepted,
                               .machine = machine_description(options.gemm_path, threads),
+                              .dtype = compute_dtype(config),
                               .say = say,
                               .stop_requested = [] { return g_stop.load(std::memory_order_relaxed); }}));
   stop_on_signals(options.has_agent);

@@ -35,6 +35,7 @@ Result<void> resume(const TrainerParts& parts, Reader& reader, Stepper& stepper)
   MUSTER_CHECK(check_same_data(stored, *parts.train));
   const auto read = agree(*parts.comm, stepper.restore(reader));
   if (!read) return resume_failed(parts.config, read.error());
+  MUSTER_CHECK(stepper.weights_filled());
   parts.say_once("resume step=" + std::to_string(stored.step) + " samples=" + std::to_string(stored.samples) +
                  " from=" + step_folder(parts.config.checkpoint_dir, stored.step));
   if (stored.machine != parts.machine) {
@@ -71,12 +72,14 @@ Result<Begin> resume_or_begin(const TrainerParts& parts, Stepper& stepper) {
   }
   if (!config.checkpoint_dir.empty())
     parts.say_once("checkpoint none in " + config.checkpoint_dir + ": starting at step 0");
+  const ParamTable& table = stepper.model().table();
   if (config.pretrained.empty()) {
-    stepper.model().init_parameters(static_cast<std::uint64_t>(config.seed));
+    init_parameters(table, stepper.weights(), static_cast<std::uint64_t>(config.seed));
   } else {
-    MUSTER_CHECK(
-        load_pretrained(config.pretrained, parts.train->tokenizer_hash(), stepper.model(), *parts.comm));
+    MUSTER_CHECK(load_pretrained(config.pretrained, parts.train->tokenizer_hash(), table, stepper.weights(),
+                                 *parts.comm));
   }
+  MUSTER_CHECK(stepper.weights_filled());
   return Begin::anew;
 }
 

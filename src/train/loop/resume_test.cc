@@ -17,12 +17,12 @@ namespace {
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-TEST(Resume, TwiceIsBitwiseAndWithAnotherNumberOfRanks) {
+void resume_twice(const std::string& precision) {
   const auto data = tokens();
   const TempDir folder;
   // The same micro-batches in the same order: 6 windows are 3 x 2 on one rank and 2 each on three.
   const auto config = [&](const std::string& name) {
-    return tiny({"checkpoint.dir=" + folder / name, "checkpoint.every=0", "train.steps=9"});
+    return tiny({"checkpoint.dir=" + folder / name, "checkpoint.every=0", "train.steps=9", precision});
   };
   const Trace whole = run_alone({.config = config("whole"), .train = &data, .steps_only = false});
   ASSERT_EQ(whole.error, "");
@@ -57,22 +57,26 @@ TEST(Resume, TwiceIsBitwiseAndWithAnotherNumberOfRanks) {
   EXPECT_EQ(again.lines.back(), "done step=9/9");  // no step was made: there is no loss to tell
 }
 
+TEST(Resume, TwiceIsBitwiseAndWithAnotherNumberOfRanks) { resume_twice("train.precision=fp32"); }
+TEST(Resume, TwiceIsBitwiseInBf16) { resume_twice("train.precision=bf16"); }
+
 // Three ranks, then one, two, three: with the optimizer's state cut over them, and with all of it on each.
 TEST(Resume, OptimizerStateIsCutAnew) {
   const auto data = tokens();
   const TempDir folder;
-  const auto run = [&](const std::string& zero) {
+  const auto run = [&](const std::string& zero, const std::string& precision) {
     std::string state;
     int done = 0;
     for (const int ranks : {3, 1, 2, 3}) {
       done += 2;
       const bool last = done == 8;
       for (const Trace& trace : run_ranks(ranks, [&](int rank) {
-             return RunOptions{.config = tiny({"model.tied=true", "checkpoint.dir=" + folder / zero,
-                                               "checkpoint.every=0", "train.micro_batch=1", zero}),
-                               .train = &data,
-                               .stop = last ? nullptr : after(2, rank == 0),
-                               .steps_only = false};
+             return RunOptions{
+                 .config = tiny({"model.tied=true", "checkpoint.dir=" + folder / (zero + precision),
+                                 "checkpoint.every=0", "train.micro_batch=1", zero, precision}),
+                 .train = &data,
+                 .stop = last ? nullptr : after(2, rank == 0),
+                 .steps_only = false};
            })) {
         EXPECT_EQ(trace.error, "");
         EXPECT_EQ(trace.outcome, last ? Outcome::finished : Outcome::stopped);
@@ -81,9 +85,11 @@ TEST(Resume, OptimizerStateIsCutAnew) {
     }
     return state;
   };
-  const auto whole = run("mesh.zero=0");
-  EXPECT_EQ(run("mesh.zero=1"), whole);
-  EXPECT_EQ(whole.size(), 64U);
+  for (const std::string precision : {"train.precision=fp32", "train.precision=bf16"}) {
+    const auto whole = run("mesh.zero=0", precision);
+    EXPECT_EQ(run("mesh.zero=1", precision), whole) << precision;
+    EXPECT_EQ(whole.size(), 64U);
+  }
 }
 
 // A flipped bit in the newest checkpoint, in bytes that only one of the ranks reads.

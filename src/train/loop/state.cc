@@ -60,14 +60,13 @@ std::vector<TensorInfo> state_tensors(const ParamTable& table, Dtype dtype, bool
   return tensors;
 }
 
-std::vector<TensorSlice> state_slices(const Model& model, const AdamW* optimizer,
-                                      std::span<const Range> pieces) {
-  const ParamTable& table = model.table();
+std::vector<TensorSlice> state_slices(const ParamTable& table, const FlatBuffer& weights,
+                                      const AdamW* moments, std::span<const Range> pieces) {
   std::vector<TensorSlice> slices;
-  append_slices(table, model.parameters(), "", pieces, slices);
-  if (optimizer != nullptr) {
-    append_slices(table, optimizer->first_moment(), kFirstMoment, pieces, slices);
-    append_slices(table, optimizer->second_moment(), kSecondMoment, pieces, slices);
+  append_slices(table, weights, "", pieces, slices);
+  if (moments != nullptr) {
+    append_slices(table, moments->first_moment(), kFirstMoment, pieces, slices);
+    append_slices(table, moments->second_moment(), kSecondMoment, pieces, slices);
   }
   return slices;
 }
@@ -89,32 +88,28 @@ Result<void> check_tensors(const Reader& reader, const std::vector<TensorInfo>& 
   return {};
 }
 
-Result<void> restore_state(Reader& reader, Model& model, AdamW* optimizer) {
-  const ParamTable& table = model.table();
-  MUSTER_CHECK(check_tensors(reader, state_tensors(table, model.dtype(), optimizer != nullptr)));
-  MUSTER_CHECK(read_held(reader, table, "", model.parameters()));
-  if (optimizer == nullptr) return {};
-  MUSTER_CHECK(read_held(reader, table, kFirstMoment, optimizer->first_moment()));
-  MUSTER_CHECK(read_held(reader, table, kSecondMoment, optimizer->second_moment()));
-  optimizer->set_steps(reader.info().step);
+Result<void> restore_state(Reader& reader, const ParamTable& table, FlatBuffer& weights, AdamW& optimizer) {
+  MUSTER_CHECK(check_tensors(reader, state_tensors(table, weights.dtype(), true)));
+  MUSTER_CHECK(read_held(reader, table, "", weights));
+  MUSTER_CHECK(read_held(reader, table, kFirstMoment, optimizer.first_moment()));
+  MUSTER_CHECK(read_held(reader, table, kSecondMoment, optimizer.second_moment()));
+  optimizer.set_steps(reader.info().step);
   return {};
 }
 
-void read_weights(const hf::Weights& weights, Model& model) {
-  const ParamTable& table = model.table();
-  FlatBuffer& parameters = model.parameters();
+void read_weights(const hf::Weights& from, const ParamTable& table, FlatBuffer& weights) {
   std::vector<float> values;
   const auto read = [&](const Param&, const Slice& slice, Range where) -> Result<void> {
-    if (parameters.dtype() == Dtype::f32) {
-      weights.read(slice, parameters.as<float>(where));
+    if (weights.dtype() == Dtype::f32) {
+      from.read(slice, weights.as<float>(where));
       return {};
     }
     values.resize(static_cast<std::size_t>(where.size()));
-    weights.read(slice, values);
-    std::ranges::copy(values, parameters.as<double>(where).begin());
+    from.read(slice, values);
+    std::ranges::copy(values, weights.as<double>(where).begin());
     return {};
   };
-  static_cast<void>(for_slices(table, "", parameters.pieces(), read));
+  static_cast<void>(for_slices(table, "", weights.pieces(), read));
 }
 
 }  // namespace muster::train

@@ -96,14 +96,27 @@ Stepper::Stepper(const TrainerParts& parts, Groups groups, Model model, const Ru
       micro_batches_(share.count) {}
 
 Result<void> Stepper::restore(Reader& reader) {
-  MUSTER_CHECK(restore_state(reader, model_, &optimizer_));
+  MUSTER_CHECK(restore_state(reader, model_.table(), weights(), optimizer_));
   step_ = reader.info().step;
   samples_ = reader.info().samples;
   return {};
 }
 
+// Where the model computes in another type than the weights have.
+Result<void> Stepper::weights_filled() {
+  if (!optimizer_.has_master()) return {};
+  optimizer_.round_into(model_.parameters());
+  return replicas_.gather(model_.parameters());
+}
+
 std::vector<TensorSlice> Stepper::state() const {
-  return state_slices(model_, &optimizer_, replicas_.placement().written());
+  return state_slices(model_.table(), optimizer_.weights(model_.parameters()), &optimizer_,
+                      replicas_.placement().written());
+}
+
+std::vector<TensorSlice> Stepper::finished_model() const {
+  return state_slices(model_.table(), optimizer_.weights(model_.parameters()), nullptr,
+                      replicas_.placement().written());
 }
 
 // The micro-batches of this rank; gradients add up in the model.

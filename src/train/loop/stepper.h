@@ -26,8 +26,8 @@ namespace muster::train {
 
 class Stepper {
  public:
-  // Makes the groups of the mesh, and room for this rank's part of model and optimizer; the parameters are
-  // yet to be filled. parts.config.model must have passed validated(), and `layout` be made of it. The stream
+  // Makes the groups of the mesh, and room for this rank's part of model and optimizer; weights() are yet to
+  // be filled. parts.config.model must have passed validated(), and `layout` be made of it. The stream
   // and the comm must outlive this.
   static Result<std::unique_ptr<Stepper>> create(const TrainerParts& parts, const RunLayout& layout);
 
@@ -43,10 +43,15 @@ class Stepper {
   std::uint64_t samples() const { return samples_; }  // consumed, by all ranks
   std::uint64_t windows() const { return loader_.windows(); }
 
+  // What the optimizer updates: AdamW::weights(). After they are filled, here or by restore(), all ranks call
+  // weights_filled().
+  FlatBuffer& weights() { return optimizer_.weights(model_.parameters()); }
+  Result<void> weights_filled();
   // Takes this rank's part of the state out of a checkpoint. Not collective.
   Result<void> restore(Reader& reader);
-  // What this rank writes of it. The slices point into the buffers.
+  // What this rank writes of it, and of a finished model. The slices point into the buffers.
   std::vector<TensorSlice> state() const;
+  std::vector<TensorSlice> finished_model() const;
 
   const Groups& groups() const { return groups_; }
   // Whether this rank's loss is the one to count of those of its pipeline and tensor-parallel group.

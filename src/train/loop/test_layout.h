@@ -73,7 +73,13 @@ inline void add_owned(Trainer& trainer, std::map<std::string, std::vector<double
     if (!table.owns(param)) continue;
     for (const Range part :
          within(trainer.replicas().placement().owned(), {param.offset, param.offset + param.numel})) {
-      const auto mine = trainer.model().gradients().as<double>(part);
+      const FlatBuffer& gradients = trainer.model().gradients();
+      std::vector<double> mine;
+      if (gradients.dtype() == Dtype::f64) {
+        std::ranges::copy(gradients.as<double>(part), std::back_inserter(mine));
+      } else {
+        std::ranges::copy(gradients.as<float>(part), std::back_inserter(mine));
+      }
       const Slice slice{param.name, param.box, {part.begin - param.offset, part.end - param.offset}};
       for (const Run& run : intersect(global, slice))
         std::copy_n(mine.begin() + run.b, run.count, values.begin() + run.a);
@@ -82,7 +88,7 @@ inline void add_owned(Trainer& trainer, std::map<std::string, std::vector<double
 }
 
 inline std::vector<Gradients> gradients_on(const Layout& layout, const TokenStream& data,
-                                           const Wrap& wrap = {}) {
+                                           const Wrap& wrap = {}, Dtype dtype = Dtype::f64) {
   const Config config = config_of(layout);
   const auto run = [&](Comm& comm) {
     set_threads(1);
@@ -93,7 +99,7 @@ inline std::vector<Gradients> gradients_on(const Layout& layout, const TokenStre
                                     .comm = &comm,
                                     .node_ranks = layout.node_ranks,
                                     .machine = {},
-                                    .dtype = Dtype::f64});
+                                    .dtype = dtype});
     if (!trainer) {
       out.error = trainer.error().message;
       return out;

@@ -90,6 +90,8 @@ inline std::string digest_of(Trainer& trainer, Comm& comm) {
   };
   for (const Param& param : table.params()) {
     add("w ", std::as_const(trainer.model()).parameters(), param);
+    if (optimizer.has_master())
+      add("master ", optimizer.weights(std::as_const(trainer.model()).parameters()), param);
     add("m ", optimizer.first_moment(), param);
     add("v ", optimizer.second_moment(), param);
   }
@@ -110,8 +112,8 @@ struct RunOptions {
   std::function<bool()> stop = {};
   std::function<void(Trainer&)> prepare = {};
   std::set<std::string> accepted = {};
-  bool steps_only = true;  // step() alone, else run()
-  Dtype dtype = Dtype::f32;
+  bool steps_only = true;           // step() alone, else run()
+  std::optional<Dtype> dtype = {};  // else of train.precision
   int node_ranks = 0;
 };
 
@@ -126,7 +128,7 @@ inline Trace run_on(Comm& comm, const RunOptions& options) {
                                   .node_ranks = options.node_ranks,
                                   .accepted = options.accepted,
                                   .machine = {},
-                                  .dtype = options.dtype,
+                                  .dtype = options.dtype.value_or(compute_dtype(options.config)),
                                   .say = [&](const std::string& line) { trace.lines.push_back(line); },
                                   .stop_requested = options.stop});
   if (!trainer) {

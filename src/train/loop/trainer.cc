@@ -208,7 +208,7 @@ CheckpointInfo Trainer::Impl::info() const {
                      {"zero", config_.zero}},
           .machine = parts_.machine,
           .data = parts_.train->description(),
-          .tensors = state_tensors(stepper_->model().table(), parts_.dtype, true)};
+          .tensors = state_tensors(stepper_->model().table(), wide(parts_.dtype), true)};
 }
 
 // Begins to save this step. Where the save before is not through, waits for it.
@@ -238,14 +238,14 @@ Result<void> Trainer::Impl::finish_save() {
 }
 
 Result<void> Trainer::Impl::finish() {
-  Result<void> written;
-  if (!config_.output_dir.empty() && stepper_->groups().mesh.coordinate(Axis::replica, comm_.rank()) == 0) {
-    written = write_model(config_.output_dir, stepper_->model(), config_, info(), parts_.writer.node,
-                          *stepper_->groups().copy);
-    if (written) say("model step=" + std::to_string(step_done()) + " path=" + config_.output_dir);
-  }
-  const auto agreed = agree(comm_, written);
-  return agreed ? agreed : tl::unexpected(agreed.error().with_context("the model is not written"));
+  if (config_.output_dir.empty()) return {};
+  CheckpointInfo model = info();
+  model.tensors = state_tensors(stepper_->model().table(), wide(parts_.dtype), false);
+  const auto written =
+      write_model(config_.output_dir, config_, model, stepper_->finished_model(), parts_.writer.node, comm_);
+  if (!written) return tl::unexpected(written.error().with_context("the model is not written"));
+  say("model step=" + std::to_string(step_done()) + " path=" + config_.output_dir);
+  return {};
 }
 
 // A step that is not finite fails on all ranks alike: what is being saved is of a good step, so it is
@@ -271,12 +271,13 @@ void Trainer::Impl::say_start() const {
   const Mesh& mesh = stepper_->groups().mesh;
   say(
       format("start ranks=%d pp=%d replica=%d shard=%d tp=%d zero=%lld parameters=%lld steps=%lld batch=%lld "
-             "micro_batch=%lld sequence=%lld windows=%llu",
+             "micro_batch=%lld sequence=%lld precision=%s windows=%llu",
              comm_.size(), mesh.extent(Axis::pp), mesh.extent(Axis::replica), mesh.extent(Axis::shard),
              mesh.extent(Axis::tp), static_cast<long long>(config_.zero),
              static_cast<long long>(parameter_count(config_.model)), static_cast<long long>(config_.steps),
              static_cast<long long>(config_.batch), static_cast<long long>(config_.micro_batch),
-             static_cast<long long>(config_.sequence), static_cast<unsigned long long>(stepper_->windows())));
+             static_cast<long long>(config_.sequence), config_.precision.c_str(),
+             static_cast<unsigned long long>(stepper_->windows())));
 }
 
 Result<Outcome> Trainer::Impl::run() {
@@ -316,8 +317,7 @@ Result<Outcome> Trainer::Impl::run() {
 Result<std::unique_ptr<Trainer>> Trainer::create(TrainerParts parts) {
   MUSTER_CHECK(check_agreement(parts));
   MUSTER_TRY(parts.config.model, sized_model(parts));
-  MUSTER_TRY(const Plan plan, make_plan(parts.config, parts.comm->size(), parts.node_ranks,
-                                        static_cast<int>(size_of(parts.dtype))));
+  MUSTER_TRY(const Plan plan, make_plan(parts.config, parts.comm->size(), parts.node_ranks, parts.dtype));
   MUSTER_CHECK(check_memory(plan, std::max(1, parts.node_ranks), usable_memory()));
   MUSTER_TRY(const auto held_out, held_out_loader(parts));
   MUSTER_TRY(auto stepper, Stepper::create(parts, plan.layout));

@@ -1,4 +1,4 @@
-// Elements of a flat layout (ParamTable), fp32 or fp64: parameters, gradients or optimizer moments, all of
+// Elements of a flat layout (ParamTable), of one type: parameters, gradients or optimizer moments, all of
 // them or the pieces of them that a rank holds. Zero-filled at first, 64-byte aligned; the pieces stand one
 // behind the other. Ranges are given in the layout's coordinates, whatever is held.
 //
@@ -42,7 +42,7 @@ class FlatBuffer {
   std::span<std::byte> bytes(Range range);
   std::span<const std::byte> bytes(Range range) const;
 
-  // T must be the buffer's type: float or double.
+  // T must be the buffer's type: float, double or BFloat16.
   template <typename T>
   std::span<T> as() {
     check<T>();
@@ -66,8 +66,7 @@ class FlatBuffer {
  private:
   template <typename T>
   void check() const {
-    static_assert(sizeof(T) == 4 || sizeof(T) == 8);
-    MUSTER_ASSERT((dtype_ == Dtype::f32 && sizeof(T) == 4) || (dtype_ == Dtype::f64 && sizeof(T) == 8));
+    MUSTER_ASSERT(dtype_ == dtype_of<T>);
   }
   std::size_t byte_count() const { return static_cast<std::size_t>(numel_ * size_of(dtype_)); }
   std::size_t offset_of(Range range) const;  // in elements, of the first

@@ -8,6 +8,7 @@
 
 #include "base/assert.h"
 #include "train/model/detail/model_detail.h"
+#include "train/model/detail/types.h"
 #include "train/tensor.h"
 
 namespace muster::train {
@@ -166,15 +167,15 @@ class Model::Detail::Lease {
   Lease(Detail& detail, Unit& unit, Of of) : detail_(detail), unit_(unit), of_(of) {
     std::byte* values = of == Of::gradient ? nullptr : detail.weights->acquire(unit.parameters);
     if (of != Of::values) gradient_ = detail.weights->gradient(unit.gradients);
-    const auto type = detail::scalar_type(detail.weights->dtype());
-    const std::int64_t width = size_of(detail.weights->dtype());
-    const auto point = [&](at::Tensor& view, std::byte* unit_begin, const View& what) {
-      std::byte* place = unit_begin + what.offset * width;
-      if (!view.defined() || view.data_ptr() != place) view = at::from_blob(place, what.shape, type);
+    const auto point = [&](at::Tensor& view, std::byte* unit_begin, const View& what, Dtype dtype) {
+      std::byte* place = unit_begin + what.offset * size_of(dtype);
+      if (!view.defined() || view.data_ptr() != place)
+        view = at::from_blob(place, what.shape, detail::scalar_type(dtype));
     };
+    const Dtype dtype = detail.weights->dtype();
     for (const View& view : unit.views) {
-      if (of != Of::gradient) point(view.weight->value, values, view);
-      if (of != Of::values) point(view.weight->gradient, gradient_.data, view);
+      if (of != Of::gradient) point(view.weight->value, values, view, dtype);
+      if (of != Of::values) point(view.weight->gradient, gradient_.data, view, wide(dtype));
     }
   }
   ~Lease() {
@@ -218,7 +219,7 @@ Model::Detail::Unit Model::Detail::unit_of(Range parameters, Range gradients,
 Model::Detail::Detail(std::unique_ptr<Weights> held, const ModelOptions& how)
     : weights(std::move(held)),
       options(how),
-      rotary(detail::make_rotary(weights->table().config(), detail::scalar_type(how.dtype))) {
+      rotary(detail::make_rotary(weights->table().config(), detail::scalar_type(wide(how.dtype)))) {
   const ParamTable& table = weights->table();
   const ModelConfig* c = &table.local();
   context.seam = detail::Seam(how.tp, how.sequence_parallel);
@@ -314,7 +315,7 @@ at::Tensor Model::Detail::logits(const at::Tensor& x) {
   std::optional<Lease> tied;
   if (tied_unit) tied.emplace(*this, *tied_unit, Lease::Of::values);
   const Lease lease(*this, *norm_unit, Lease::Of::values);
-  return head.logits(x, head_saved);
+  return head.logits(x, head_saved, context);
 }
 
 double Model::Detail::loss(Slot& slot, const std::int64_t* targets, at::Tensor* d, Shape shape) {
@@ -362,8 +363,9 @@ void Model::Detail::look_at(const Unit& unit, std::byte* gradient) {
   for (const Param& param : table.params()) {
     const std::int64_t at = param.offset - unit.parameters.begin;
     if (param.offset < unit.parameters.begin || param.offset >= unit.parameters.end) continue;
-    const auto values = at::from_blob(gradient + at * size_of(weights->dtype()), {param.numel},
-                                      detail::scalar_type(weights->dtype()));
+    const Dtype dtype = weights->gradients().dtype();
+    const auto values =
+        at::from_blob(gradient + at * size_of(dtype), {param.numel}, detail::scalar_type(dtype));
     if (all_finite(values)) continue;
     const auto layers_behind = [&](std::int64_t layer) { return table.config().layers - layer; };
     const auto unit_number = std::ranges::find(layer_units, unit.parameters, &Unit::parameters);
@@ -412,13 +414,7 @@ const FlatBuffer& Model::parameters() const { return detail_->weights->parameter
 FlatBuffer& Model::gradients() { return detail_->weights->gradients(); }
 const FlatBuffer& Model::gradients() const { return detail_->weights->gradients(); }
 
-void Model::init_parameters(std::uint64_t seed) {
-  if (dtype() == Dtype::f32) {
-    init_all<float>(table(), parameters(), seed);
-  } else {
-    init_all<double>(table(), parameters(), seed);
-  }
-}
+void Model::init_parameters(std::uint64_t seed) { train::init_parameters(table(), parameters(), seed); }
 
 void Model::start_accumulation() { detail_->weights->start_accumulation(); }
 
@@ -487,8 +483,8 @@ Result<void> Model::finish_accumulation() {
   for (const Param& param : table().params()) {
     if (param.spec->tp_axis != kNotCut) continue;
     for (const Range part : within(gradients().pieces(), {param.offset, param.offset + param.numel})) {
-      norms.push_back(
-          at::from_blob(gradients().bytes(part).data(), {part.size()}, detail::scalar_type(dtype())));
+      norms.push_back(at::from_blob(gradients().bytes(part).data(), {part.size()},
+                                    detail::scalar_type(gradients().dtype())));
     }
   }
   if (norms.empty()) return {};  // on all ranks of the group: they hold the same pieces
@@ -537,6 +533,17 @@ void Model::watch(bool on) {
 }
 
 const Model::NotFinite& Model::not_finite() const { return detail_->found; }
+
+void init_parameters(const ParamTable& table, FlatBuffer& parameters, std::uint64_t seed) {
+  switch (parameters.dtype()) {
+    case Dtype::f32:
+      return init_all<float>(table, parameters, seed);
+    case Dtype::f64:
+      return init_all<double>(table, parameters, seed);
+    case Dtype::bf16:
+      return init_all<BFloat16>(table, parameters, seed);
+  }
+}
 
 void fold_tied_gradient(const ParamTable& table, FlatBuffer& gradients, std::span<const Range> pieces) {
   if (table.gradient_numel() == table.numel()) return;

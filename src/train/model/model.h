@@ -51,6 +51,7 @@ std::string_view to_string(Recompute recompute);
 
 // Which part of a model this is, and how it computes.
 struct ModelOptions {
+  // Of parameters and activations. With bf16, gradients, sums and the loss are fp32, and so are the logits.
   Dtype dtype = Dtype::f32;
   // The ranks over which every tensor of the model is cut (docs/adr/0035); all of them make the same calls
   // with the same batches. Null: one rank. sequence_parallel: the stream between the blocks is cut, too.
@@ -136,6 +137,9 @@ class Model {
   explicit Model(std::unique_ptr<Detail> detail);
   std::unique_ptr<Detail> detail_;
 };
+
+// Initial values of what the buffer holds (init_param()); in bf16 those of fp32, rounded.
+void init_parameters(const ParamTable& table, FlatBuffer& parameters, std::uint64_t seed);
 
 // Adds the head's own gradient (the tail) to the embedding's, of those elements of the pieces that are of the
 // embedding, and zeroes it. Call once a step, after the reduction over micro-batches and ranks, before norm

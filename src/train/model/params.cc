@@ -240,8 +240,6 @@ double rope_frequency(const ModelConfig& config, std::int64_t pair) {
   return plain * (kept + (1 - kept) / config.rope_factor);
 }
 
-std::int64_t size_of(Dtype dtype) { return dtype == Dtype::f32 ? 4 : 8; }
-
 std::span<const ParamSpec> param_specs() { return kSpecs; }
 
 std::int64_t parameter_count(const ModelConfig& config) {
@@ -366,7 +364,8 @@ void init_param(const ModelConfig& config, const Param& param, std::uint64_t see
   for (const auto& run :
        intersect(whole_slice(param.name, whole_box(shape_of(config, *param.spec))), wanted)) {
     for (std::int64_t i = 0; i < run.count; ++i) {
-      out[static_cast<std::size_t>(run.b + i)] = static_cast<T>(normal_at(key, run.a + i) * deviation);
+      out[static_cast<std::size_t>(run.b + i)] =
+          static_cast<T>(static_cast<Wide<T>>(normal_at(key, run.a + i) * deviation));
     }
   }
 }
@@ -374,5 +373,7 @@ template void init_param<float>(const ModelConfig&, const Param&, std::uint64_t,
                                 std::span<float>);
 template void init_param<double>(const ModelConfig&, const Param&, std::uint64_t, std::int64_t,
                                  std::span<double>);
+template void init_param<BFloat16>(const ModelConfig&, const Param&, std::uint64_t, std::int64_t,
+                                   std::span<BFloat16>);
 
 }  // namespace muster::train

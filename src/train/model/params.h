@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "train/layout/dtype.h"
 #include "train/layout/layout.h"
 
 namespace muster::train {
@@ -65,9 +66,6 @@ std::vector<std::string> preset_names();
 //           least high_freq_factor times: left as they are; between: interpolated by the number of turns
 //           (the rule of Llama 3.1).
 double rope_frequency(const ModelConfig& config, std::int64_t pair);
-
-enum class Dtype { f32, f64 };
-std::int64_t size_of(Dtype dtype);
 
 enum class Init { normal, residual, ones };
 

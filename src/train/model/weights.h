@@ -5,9 +5,9 @@
 // lies. ShardedWeights (train/shard) holds a piece of each, gathers a unit when it is acquired and reduces
 // its gradient when that is complete.
 //
-// Gradients are of the *sum* of token losses, laid out as ParamTable says, and add up over the micro-batches
-// of a step. An error of a group is kept, as by the seam (detail/seam.h): from then on nothing is sent,
-// numbers are of no use, and status() says why. One thread.
+// Gradients are of the *sum* of token losses, laid out as ParamTable says, of the wide type, and add up over
+// the micro-batches of a step. An error of a group is kept, as by the seam (detail/seam.h): from then on
+// nothing is sent, numbers are of no use, and status() says why. One thread.
 #pragma once
 
 #include <cstddef>

@@ -65,6 +65,10 @@ MUSTER_CLONES void run_update(double* p, const double* g, double* m, double* v, 
                               const Factors<double>& f) {
   update_span(p, g, m, v, n, f);
 }
+MUSTER_CLONES void run_round(const float* from, BFloat16* to, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) to[i] = BFloat16(from[i]);
+}
 MUSTER_CLONES double run_squares(const float* g, std::int64_t n) { return squares_span(g, n); }
 MUSTER_CLONES double run_squares(const double* g, std::int64_t n) { return squares_span(g, n); }
 
@@ -85,7 +89,8 @@ const Param& param_of(const ParamTable& table, const Range& block) {
 }  // namespace
 
 AdamW::AdamW(const ParamTable& table, Dtype dtype, const AdamWOptions& options, std::vector<Range> pieces)
-    : table_(&table), options_(options), first_(pieces, dtype), second_(std::move(pieces), dtype) {
+    : table_(&table), options_(options), first_(pieces, wide(dtype)), second_(pieces, wide(dtype)) {
+  if (dtype != wide(dtype)) master_.emplace(std::move(pieces), wide(dtype));
   for (const Range& piece : first_.pieces()) static_cast<void>(blocks_in(table, piece));  // checks the cut
 }
 
@@ -93,14 +98,26 @@ void AdamW::step(FlatBuffer& parameters, const FlatBuffer& gradients, double lea
                  double gradient_scale) {
   ++steps_;
   if (first_.dtype() == Dtype::f32) {
-    update<float>(parameters, gradients, learning_rate, gradient_scale);
+    update<float>(weights(parameters), gradients, learning_rate, gradient_scale);
   } else {
-    update<double>(parameters, gradients, learning_rate, gradient_scale);
+    update<double>(weights(parameters), gradients, learning_rate, gradient_scale);
+  }
+  round_into(parameters);
+}
+
+void AdamW::round_into(FlatBuffer& parameters) const {
+  if (!master_) return;
+  for (const Range& piece : master_->pieces()) {
+    const float* from = master_->as<float>(piece).data();
+    BFloat16* to = parameters.as<BFloat16>(piece).data();
+    at::parallel_for(
+        0, piece.size(), kBlocksPerTask * ParamTable::kBlock,
+        [&](std::int64_t begin, std::int64_t end) { run_round(from + begin, to + begin, end - begin); });
   }
 }
 
 template <typename T>
-void AdamW::update(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate,
+void AdamW::update(FlatBuffer& weights, const FlatBuffer& gradients, double learning_rate,
                    double gradient_scale) {
   const double correction1 = 1 - std::pow(options_.beta1, static_cast<double>(steps_));
   const double correction2 = 1 - std::pow(options_.beta2, static_cast<double>(steps_));
@@ -116,7 +133,7 @@ void AdamW::update(FlatBuffer& parameters, const FlatBuffer& gradients, double l
 
   for (const Range& piece : first_.pieces()) {
     const auto blocks = blocks_in(*table_, piece);
-    T* p = parameters.as<T>(piece).data();
+    T* p = weights.as<T>(piece).data();
     const T* g = gradients.as<T>(piece).data();
     T* m = first_.as<T>(piece).data();
     T* v = second_.as<T>(piece).data();

@@ -1,11 +1,14 @@
 // AdamW (Loshchilov, Hutter: Decoupled weight decay regularization, 2019; PyTorch's arithmetic), the
 // learning-rate schedule and the global gradient norm, on flat buffers and on any pieces of them.
 //
-// An AdamW owns the two moments of its pieces. Nothing here depends on the number of threads or on how the
+// An AdamW owns the two moments of its pieces, and where the parameters are bf16, an fp32 copy of them, the
+// master weights (Micikevicius et al.: Mixed precision training, 2018): an update is often too small for a
+// bf16 to show it. Nothing here depends on the number of threads or on how the
 // pieces are cut, as long as they are cut at ParamTable::blocks(). One thread an object.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,16 +26,23 @@ struct AdamWOptions {
 
 class AdamW {
  public:
-  // State for these pieces of the flat parameters. `table` must outlive this.
+  // State for these pieces of the flat parameters, which are of `dtype`. `table` must outlive this.
   AdamW(const ParamTable& table, Dtype dtype, const AdamWOptions& options, std::vector<Range> pieces);
   AdamW(const ParamTable& table, Dtype dtype, const AdamWOptions& options)
       : AdamW(table, dtype, options, {{0, table.numel()}}) {}
 
-  // One update; `gradients` are multiplied by `gradient_scale` on the way: 1 / tokens and clipping. Both
-  // buffers hold the pieces; their other elements stay as they are.
+  // One update; `gradients`, of the wide type, are multiplied by `gradient_scale` on the way: 1 / tokens and
+  // clipping. Both buffers hold the pieces; their other elements stay as they are.
   void step(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate, double gradient_scale);
 
-  // Part of the durable state: steps done, first and second moments of the pieces.
+  // The weights that are updated: the master weights, or `parameters` themselves. Part of the durable state.
+  FlatBuffer& weights(FlatBuffer& parameters) { return master_ ? *master_ : parameters; }
+  const FlatBuffer& weights(const FlatBuffer& parameters) const { return master_ ? *master_ : parameters; }
+  bool has_master() const { return master_.has_value(); }
+  // Rounds the master weights, where there are any, into the pieces of `parameters`.
+  void round_into(FlatBuffer& parameters) const;
+
+  // Part of the durable state, too: steps done, first and second moments of the pieces.
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
   std::span<const Range> pieces() const { return first_.pieces(); }
@@ -43,12 +53,12 @@ class AdamW {
 
  private:
   template <typename T>
-  void update(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate,
-              double gradient_scale);
+  void update(FlatBuffer& weights, const FlatBuffer& gradients, double learning_rate, double gradient_scale);
 
   const ParamTable* table_;
   AdamWOptions options_;
   FlatBuffer first_, second_;
+  std::optional<FlatBuffer> master_;
   std::int64_t steps_ = 0;
 };
 

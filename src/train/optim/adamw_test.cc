@@ -19,7 +19,7 @@ ParamTable table_of(std::int64_t vocab = 300) {
 
 template <typename T>
 FlatBuffer random_buffer(std::int64_t numel, std::uint64_t seed) {
-  FlatBuffer buffer(numel, sizeof(T) == 4 ? Dtype::f32 : Dtype::f64);
+  FlatBuffer buffer(numel, dtype_of<T>);
   Rng rng(seed);
   for (T& x : buffer.as<T>()) x = static_cast<T>(rng.uniform() - 0.5);
   return buffer;
@@ -72,6 +72,32 @@ TEST(AdamW, PartsGiveTheBitsOfTheWhole) {
     for (AdamW* part : {&none, &b, &a}) part->step(parts, g, 0.01, 1);
   }
   EXPECT_TRUE(same_bytes(whole, parts));
+}
+
+// Parameters in bf16 follow those of fp32, rounded, and in the other pieces stay as they are.
+TEST(AdamW, OfBf16IsThatOfFp32Rounded) {
+  const ParamTable table = table_of();
+  FlatBuffer exact = random_buffer<float>(table.numel(), 1);
+  FlatBuffer parameters(table.numel(), Dtype::bf16);
+  const Range piece{table.blocks()[2].begin, table.blocks()[9].begin};
+  AdamW one(table, Dtype::f32, {}, {piece}), narrow(table, Dtype::bf16, {}, {piece});
+  std::ranges::copy(exact.as<float>(piece), narrow.weights(parameters).as<float>(piece).begin());
+  for (std::uint64_t t = 0; t < 3; ++t) {
+    const FlatBuffer g = random_buffer<float>(table.numel(), 20 + t);
+    one.step(exact, g, 1e-5, 1);
+    narrow.step(parameters, g, 1e-5, 1);
+  }
+  const auto master = narrow.weights(parameters).as<float>(piece), wanted = exact.as<float>(piece);
+  for (std::int64_t i = 0; i < table.numel(); ++i) {
+    const BFloat16 got = parameters.as<BFloat16>()[static_cast<std::size_t>(i)];
+    if (i < piece.begin || i >= piece.end) {
+      ASSERT_EQ(got.bits, 0) << i;
+      continue;
+    }
+    const auto at = static_cast<std::size_t>(i - piece.begin);
+    ASSERT_EQ(master[at], wanted[at]) << i;
+    ASSERT_EQ(got.bits, BFloat16(wanted[at]).bits) << i;
+  }
 }
 
 TEST(AdamW, ThreadsDoNotChangeBits) {

@@ -12,7 +12,6 @@ namespace muster::train {
 namespace {
 
 constexpr double kLogitBytes = 64.0 * (1 << 20);  // detail::Head::logit_bytes_max
-constexpr double kStateBytes = 4;                 // of an optimizer moment
 
 double value(std::int64_t count) { return static_cast<double>(count); }
 
@@ -42,12 +41,26 @@ Part part_of_stage(const Config& config, Range layers, int tp) {
   return p;
 }
 
+// Bytes of an element.
+struct Bytes {
+  double narrow = 0;  // parameters and activations
+  double wide = 0;    // gradients, optimizer state, statistics and logits
+  bool mixed() const { return narrow != wide; }
+  explicit Bytes(Dtype dtype)
+      : narrow(static_cast<double>(size_of(dtype))), wide(static_cast<double>(size_of(train::wide(dtype)))) {}
+};
+
 // Elements that the blocks keep of one token, by ModelOptions::recompute (model/detail/blocks.h).
 struct PerToken {
-  double kept = 0;   // a layer, whole tokens
-  double cheap = 0;  // of that, what selective checkpointing drops
-  double rows = 0;   // a layer, of a token whose row of the stream is here
-  double work = 0;   // of one block at a time
+  double kept = 0;       // a layer, whole tokens
+  double cheap = 0;      // of that, what selective checkpointing drops
+  double rows = 0;       // a layer, of a token whose row of the stream is here
+  double kept_wide = 0;  // as `kept`, of the wide type
+  double rows_wide = 0;  // as `rows`
+  double work = 0;       // of one block at a time
+  double work_wide = 0;  // likewise
+  double left = 0;       // the widest left operand of a product
+  double right = 0;      // the widest right one that is an activation
 };
 
 PerToken per_token(const ModelConfig& l, bool sequence_parallel) {
@@ -56,26 +69,31 @@ PerToken per_token(const ModelConfig& l, bool sequence_parallel) {
   const double repeated = l.heads == l.kv_heads ? 0 : 2 * hd;
   PerToken t;
   t.cheap = repeated + f + (sequence_parallel ? 2 * w : 0);  // normed inputs gathered, or in `rows`
-  t.kept = qkv + hd + value(l.heads) + 2 * f + t.cheap;      // mixed, logsumexp, gate | up
-  t.rows = 2 + 4 * w;                                        // rstd; middle, output; normed, twice
-  t.work = 2 * w + std::max(2 * f, qkv) + std::max(f, hd) + 3 * hd + 2 * w;
+  t.kept = qkv + hd + 2 * f + t.cheap;                       // mixed, gate | up
+  t.kept_wide = value(l.heads);                              // logsumexp
+  t.rows = 4 * w;                                            // middle, output; normed, twice
+  t.rows_wide = 2;                                           // rstd
+  t.work = 2 * w + std::max(2 * f, qkv) + std::max(f, hd) + 2 * w;
+  t.work_wide = 3 * hd;  // the gradients of q, k, v
+  t.left = std::max({2 * f, qkv, w});
+  t.right = std::max({w, hd, f});
   return t;
 }
 
-MemoryPlan memory_of(const Config& config, const RunLayout& layout, const Part& p, int stage, int bytes) {
+MemoryPlan memory_of(const Config& config, const RunLayout& layout, const Part& p, int stage, Bytes b) {
   const Mesh& mesh = layout.mesh;
   const int shards = mesh.extent(Axis::shard), replicas = mesh.extent(Axis::replica);
-  const double b = bytes, parameters = value(p.size.parameters), gradients = value(p.size.gradients);
+  const double parameters = value(p.size.parameters), gradients = value(p.size.gradients);
   MemoryPlan m;
   const double owned = parameters / shards / (config.zero == 1 ? replicas : 1);
-  m.parameters = b * parameters / shards;
-  m.gradients = b * gradients / shards;
-  m.optimizer = 2 * kStateBytes * owned;
+  m.parameters = b.narrow * parameters / shards;
+  m.gradients = b.wide * gradients / shards;
+  m.optimizer = (b.mixed() ? 3 : 2) * b.wide * owned;
   if (shards > 1) {  // the largest units at work at once
     const double head = p.last ? p.head : 0, embedding = p.first ? p.embedding : 0;
     const double unit = std::max({p.layer, head, embedding});
-    m.parameters += b * unit;
-    m.gradients += b * unit;
+    m.parameters += b.narrow * unit;
+    m.gradients += b.wide * unit;
   }
   const int micros = static_cast<int>(layout.share.count);
   const auto schedule = config.schedule == "gpipe" ? PipelineSchedule::gpipe : PipelineSchedule::one_f_one_b;
@@ -86,43 +104,50 @@ MemoryPlan memory_of(const Config& config, const RunLayout& layout, const Part& 
   const double rows = cut_rows ? std::ceil(tokens / tp) : tokens, w = value(p.local.width);
   const PerToken t = per_token(p.local, cut_rows);
   const double layers = value(p.part.layers.size());
-  const double normed = 2 * w * rows;
-  const double layer = t.kept * tokens + t.rows * rows;
-  double slot = 0, once = 0;
+  const double cheap = b.narrow * (t.cheap * tokens + 2 * w * rows);
+  const double layer =
+      b.narrow * (t.kept * tokens + t.rows * rows) + b.wide * (t.kept_wide * tokens + t.rows_wide * rows);
+  double slot = layers * layer, once = 0;
   if (config.recompute == "full") {
-    slot = layers * w * rows;
+    slot = layers * b.narrow * w * rows;
     once = layer;
   } else if (config.recompute == "selective") {
-    slot = layers * (layer - t.cheap * tokens - normed);
-    once = t.cheap * tokens + normed;
-  } else {
-    slot = layers * layer;
+    slot = layers * (layer - cheap);
+    once = cheap;
   }
-  slot += 2 * w * rows;  // the stream into the first layer, and its gradient
-  m.activations = b * (slots * slot + once);
+  slot += b.narrow * 2 * w * rows;  // the stream into the first layer, and its gradient
+  m.activations = slots * slot + once;
   const double largest_matrix = std::max({w * 2 * value(p.local.ffn), p.first || p.last ? p.embedding : 0.0,
                                           w * value(p.local.query_width() + 2 * p.local.kv_width())});
   const bool adds = micros > 1 && shards == 1;  // a product stands apart before it is added
-  const bool chunks = p.last && b * tokens * value(p.local.vocab) > kLogitBytes;  // the head adds, too
-  m.work = b * (t.work * tokens + (adds ? largest_matrix : chunks ? p.embedding : 0));
-  if (p.last) m.work += std::min(kLogitBytes, b * tokens * value(p.local.vocab)) + b * 2 * w * tokens;
-  const double of_units = shards > 1 ? spread(shards) * b * std::max(p.layer, p.embedding) : 0;
+  const double logits = b.wide * tokens * value(p.local.vocab);
+  const bool chunks = p.last && logits > kLogitBytes;  // the head adds, too
+  double product = adds ? largest_matrix : chunks ? p.embedding : 0;
+  m.work = (b.narrow * t.work + b.wide * t.work_wide) * tokens;
+  if (b.mixed()) {  // operands are widened, and results stand in fp32 before they are rounded
+    m.work += b.wide * (t.left * tokens + std::max(largest_matrix, t.right * tokens));
+    m.work += b.wide * 6 * value(p.local.query_width()) * tokens;  // in attention
+    product = std::max(product, t.left * tokens);
+  }
+  m.work += b.wide * product;
+  if (p.last) m.work += std::min(kLogitBytes, logits) + b.narrow * 2 * w * tokens;
+  const double of_units = shards > 1 ? spread(shards) * b.wide * std::max(p.layer, p.embedding) : 0;
   const double of_gradients =
-      spread(replicas) * b *
+      spread(replicas) * b.wide *
       (config.zero == 1 ? std::max(p.layer, p.first || p.last ? p.embedding : 0.0) : gradients) / shards;
-  m.messages = std::max({of_units, of_gradients, tp > 1 ? spread(tp) * b * tokens * w : 0.0});
+  m.messages = std::max({of_units, of_gradients, tp > 1 ? spread(tp) * b.narrow * tokens * w : 0.0});
   if (config.model.tied && mesh.extent(Axis::pp) > 1 && p.first)  // the head's gradient, from the last stage
-    m.gradients += b * p.embedding / shards / (config.zero == 1 ? replicas : 1);
-  if (!config.checkpoint_dir.empty()) m.save = (b + 2 * kStateBytes) * parameters / shards / replicas;
+    m.gradients += b.wide * p.embedding / shards / (config.zero == 1 ? replicas : 1);
+  if (!config.checkpoint_dir.empty()) m.save = 3 * b.wide * parameters / shards / replicas;
   return m;
 }
 
 TrafficPlan traffic_of(const Config& config, const RunLayout& layout, const Part& p, int node_ranks,
-                       int bytes) {
+                       Bytes b) {
   const Mesh& mesh = layout.mesh;
   const int shards = mesh.extent(Axis::shard), replicas = mesh.extent(Axis::replica),
             tp = mesh.extent(Axis::tp), pp = mesh.extent(Axis::pp);
-  const double b = bytes, micros = value(static_cast<std::int64_t>(layout.share.count));
+  const double micros = value(static_cast<std::int64_t>(layout.share.count));
   const double tokens = value(config.micro_batch * config.sequence), w = value(p.local.width);
   const double layers = value(p.part.layers.size());
   TrafficPlan t;
@@ -134,27 +159,29 @@ TrafficPlan traffic_of(const Config& config, const RunLayout& layout, const Part
                        : config.recompute == "selective" && cut_rows ? 2
                                                                      : 0;
   const double times = layers * (8 + again) + (p.first ? 2 : 0) + (p.last ? 2 : 0);
-  t.tensor = micros * b * tokens * w * spread(tp) * times;
+  t.tensor = micros * b.narrow * tokens * w * spread(tp) * times;
   if (p.last) t.tensor += micros * tokens * 3 * sizeof(double) * (tp - 1);  // of the softmax
   const double rows = config.sequence_parallel ? tokens / tp : tokens;
-  t.pipeline = pp == 1 ? 0 : micros * b * rows * w * ((p.first ? 0 : 1) + (p.last ? 0 : 1));
+  t.pipeline = pp == 1 ? 0 : micros * b.narrow * rows * w * ((p.first ? 0 : 1) + (p.last ? 0 : 1));
   const double parameters = value(p.size.parameters), gradients = value(p.size.gradients);
   const double extra = value(p.size.gradients - p.size.parameters);  // a tied head's values are gathered, too
-  t.shard = micros * b * spread(shards) *
-            (2 * (parameters + extra) - (p.last ? p.head : 0) - (p.first ? p.embedding : 0) + gradients);
+  const double gathered = micros * b.narrow * spread(shards) *
+                          (2 * (parameters + extra) - (p.last ? p.head : 0) - (p.first ? p.embedding : 0));
+  const double scattered = micros * b.wide * spread(shards) * gradients;
+  t.shard = gathered + scattered;
   if (node_ranks > 0) {
     const auto local = mesh.shards_on_node(node_ranks);
     const double here = local ? *local : 1;
     // In two levels each rank sends its part to one rank of each other node; a reduce-scatter to all of them.
     const bool two_levels = local && *local > 1 && *local < shards && config.gather != "flat";
-    const double gathered = t.shard - micros * b * spread(shards) * gradients;
     t.across = (two_levels ? gathered * (shards / here - 1) / (shards - 1)
                            : gathered * (shards - here) / std::max(1, shards - 1)) +
-               micros * b * spread(shards) * gradients * (shards - here) / std::max(1, shards - 1);
+               scattered * (shards - here) / std::max(1, shards - 1);
   }
-  t.replica = b * spread(replicas) * (gradients + (config.zero == 1 ? parameters : gradients)) / shards;
+  t.replica = spread(replicas) *
+              (b.wide * gradients + (config.zero == 1 ? b.narrow * parameters : b.wide * gradients)) / shards;
   if (config.model.tied && pp > 1 && (p.first || p.last))
-    t.tied = b * p.embedding / shards / (config.zero == 1 ? replicas : 1);
+    t.tied = (p.first ? b.narrow : b.wide) * p.embedding / shards / (config.zero == 1 ? replicas : 1);
   return t;
 }
 
@@ -203,7 +230,7 @@ Result<RunLayout> run_layout(const Config& config, int ranks) {
   return RunLayout{mesh, std::move(stages), share};
 }
 
-Result<Plan> make_plan(const Config& config, int ranks, int node_ranks, int element_bytes) {
+Result<Plan> make_plan(const Config& config, int ranks, int node_ranks, Dtype dtype) {
   MUSTER_TRY(RunLayout layout, run_layout(config, ranks));
   Plan plan{.layout = std::move(layout)};
   const int tp = plan.layout.mesh.extent(Axis::tp);
@@ -213,8 +240,8 @@ Result<Plan> make_plan(const Config& config, int ranks, int node_ranks, int elem
     const Part part = part_of_stage(config, plan.layout.stages[i], tp);
     plan.stages.push_back({.layers = part.part.layers,
                            .parameters = part.size.parameters,
-                           .memory = memory_of(config, plan.layout, part, static_cast<int>(i), element_bytes),
-                           .traffic = traffic_of(config, plan.layout, part, node_ranks, element_bytes)});
+                           .memory = memory_of(config, plan.layout, part, static_cast<int>(i), Bytes(dtype)),
+                           .traffic = traffic_of(config, plan.layout, part, node_ranks, Bytes(dtype))});
     const double cost = value(part.part.layers.size()) * flop.layer + (part.last ? flop.head : 0);
     // The head's forward runs with the backward.
     costs.forward.push_back(value(part.part.layers.size()) * flop.layer / 3);

@@ -28,9 +28,9 @@ Result<RunLayout> run_layout(const Config& config, int ranks);
 
 // Bytes on one rank.
 struct MemoryPlan {
-  double parameters = 0;  // held, and the units at work if they are sharded
-  double gradients = 0;   // likewise
-  double optimizer = 0;
+  double parameters = 0;   // held, and the units at work if they are sharded
+  double gradients = 0;    // likewise
+  double optimizer = 0;    // moments, and master weights
   double activations = 0;  // of all micro-batches in flight
   double work = 0;         // of one block at a time, and the logits
   double messages = 0;     // room for the largest sum over ranks
@@ -63,8 +63,8 @@ struct Plan {
   double flop_per_step = 0;  // of all ranks
 };
 
-// element_bytes: of parameters, gradients and activations; node_ranks: ranks on each node, 0: not known.
-Result<Plan> make_plan(const Config& config, int ranks, int node_ranks, int element_bytes);
+// dtype: of parameters and activations; node_ranks: ranks on each node, 0: not known.
+Result<Plan> make_plan(const Config& config, int ranks, int node_ranks, Dtype dtype);
 
 // resource_exhausted if the ranks of some node, of `node_ranks` ranks, need more than a machine has; names
 // what takes most and what makes it less.

@@ -18,7 +18,7 @@ Config config_of(const std::vector<std::string>& assignments) {
 }
 
 Plan plan_of(const std::vector<std::string>& assignments, int ranks, int node_ranks = 0) {
-  return make_plan(config_of(assignments), ranks, node_ranks, 4).value();
+  return make_plan(config_of(assignments), ranks, node_ranks, Dtype::f32).value();
 }
 
 constexpr double kGib = 1024.0 * 1024 * 1024;
@@ -40,7 +40,7 @@ TEST(Plan, RefusesWhatCannotWorkAndSaysWhatWould) {
         Case{3, {"train.batch=16", "train.micro_batch=4"}, "the nearest is 12"}}) {
     auto settings = c.settings;
     settings.insert(settings.begin(), "model.preset=quickstart");
-    const auto plan = make_plan(config_of(settings), c.ranks, 0, 4);
+    const auto plan = make_plan(config_of(settings), c.ranks, 0, Dtype::f32);
     ASSERT_FALSE(plan) << c.says;
     EXPECT_THAT(plan.error().message, HasSubstr(c.says));
   }
@@ -124,7 +124,7 @@ TEST(Plan, IsWrittenForPeople) {
   const Config config =
       config_of({"model.preset=llama-70b", "mesh.pp=4", "mesh.tp=8", "mesh.shard=4", "train.batch=64",
                  "train.micro_batch=1", "train.sequence=4096", "train.activation_checkpointing=full"});
-  const std::string text = to_text(make_plan(config, 128, 8, 4).value(), config);
+  const std::string text = to_text(make_plan(config, 128, 8, Dtype::f32).value(), config);
   EXPECT_THAT(text, HasSubstr("70.55 B parameters, 80 layers of width 8192"));
   EXPECT_THAT(text, HasSubstr("128 = pp 4 x replica 1 x shard 4 x tp 8"));
   EXPECT_THAT(text, HasSubstr("1f1b, stages wait "));

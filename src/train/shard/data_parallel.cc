@@ -65,14 +65,6 @@ Result<std::vector<double>> DataParallel::squares(const FlatBuffer& gradients) {
   return sums;
 }
 
-template <typename T>
-Result<void> DataParallel::gather(FlatBuffer& parameters) {
-  const auto runs = std::span(placement_.replicated()).first(placement_.parameter_runs());
-  for (const SharedRun& run : runs)
-    MUSTER_CHECK(groups_.replica->all_gather<T>(parameters.as<T>(run.range), run.parts));
-  return {};
-}
-
 Result<void> DataParallel::gather(FlatBuffer& parameters) {
   if (groups_.tied != nullptr) {
     const auto& pieces = placement_.tied();
@@ -80,7 +72,11 @@ Result<void> DataParallel::gather(FlatBuffer& parameters) {
                                            : receive_tied(*groups_.tied, parameters, pieces));
   }
   if (!zero_) return {};
-  return parameters.dtype() == Dtype::f32 ? gather<float>(parameters) : gather<double>(parameters);
+  const auto width = static_cast<std::size_t>(size_of(parameters.dtype()));
+  const auto runs = std::span(placement_.replicated()).first(placement_.parameter_runs());
+  for (const SharedRun& run : runs)
+    MUSTER_CHECK(groups_.replica->all_gather(parameters.bytes(run.range), run.parts, width));
+  return {};
 }
 
 }  // namespace muster::train

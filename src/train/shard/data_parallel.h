@@ -45,8 +45,6 @@ class DataParallel {
   template <typename T>
   Result<void> reduce(FlatBuffer& gradients);
   template <typename T>
-  Result<void> gather(FlatBuffer& parameters);
-  template <typename T>
   Result<void> fold_tied(FlatBuffer& gradients);
 
   const ParamTable& table_;

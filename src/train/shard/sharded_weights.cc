@@ -19,12 +19,13 @@ ShardedWeights::ShardedWeights(ParamTable own, Dtype dtype, const ShardPlace& pl
   MUSTER_ASSERT(groups.all->rank() == place.shard && groups.all->size() == place.shards);
 }
 
-// The smallest free room that is large enough; else the largest free one, made larger.
+// The smallest free room of the type that is large enough; else the largest free one, made larger.
 ShardedWeights::Room& ShardedWeights::take(Range unit, bool of_gradient) {
+  const Dtype type = of_gradient ? wide(dtype()) : dtype();
   const auto fits = [&](const Room& room) { return room.buffer.numel() >= unit.size(); };
   Room* best = nullptr;
   for (Room& room : rooms_) {
-    if (room.unit.begin >= 0) continue;
+    if (room.unit.begin >= 0 || room.buffer.dtype() != type) continue;
     const bool better = best == nullptr || (fits(room) && !fits(*best)) ||
                         (fits(room) ? room.buffer.numel() < best->buffer.numel()
                                     : !fits(*best) && room.buffer.numel() > best->buffer.numel());
@@ -33,7 +34,7 @@ ShardedWeights::Room& ShardedWeights::take(Range unit, bool of_gradient) {
   if (best == nullptr) best = &rooms_.emplace_back();
   if (!fits(*best)) {
     best->buffer = FlatBuffer();  // free first
-    best->buffer = FlatBuffer(unit.size(), dtype());
+    best->buffer = FlatBuffer(unit.size(), type);
   }
   best->unit = unit;
   best->of_gradient = of_gradient;
@@ -77,7 +78,7 @@ void ShardedWeights::reduce(Range unit, Room& room) {
 
 void ShardedWeights::reduce(Range unit) {
   Room& room = find(unit, true);
-  if (status_) dtype() == Dtype::f32 ? reduce<float>(unit, room) : reduce<double>(unit, room);
+  if (status_) dtype() == Dtype::f64 ? reduce<double>(unit, room) : reduce<float>(unit, room);
   room.unit = {-1, -1};
 }
 

@@ -32,7 +32,7 @@ class ShardedWeights final : public Weights {
   };
   ShardedWeights(ParamTable table, Dtype dtype, const ShardPlace& place, const GatherGroups& groups,
                  const Placement& placement);
-  Room& take(Range unit, bool of_gradient);
+  Room& take(Range unit, bool of_gradient);  // of the parameters' type, or the gradients'
   Room& find(Range unit, bool of_gradient);
   template <typename T>
   void reduce(Range unit, Room& room);

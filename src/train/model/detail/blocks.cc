@@ -8,23 +8,10 @@
 namespace muster::train::detail {
 namespace {
 
-// g (+)= a @ b, never through a GEMM with beta = 1: that rounds differently.
-void add_product(const at::Tensor& g, const at::Tensor& a, const at::Tensor& b, bool fresh,
-                 Context& context) {
-  at::Tensor target = g;
-  if (fresh) {
-    at::mm_out(target, a, b);
-    return;
-  }
-  at::Tensor product = context.product.shaped(g.scalar_type(), g.sizes());
-  at::mm_out(product, a, b);
-  target.add_(product);
-}
-
 void norm_forward(const ModelConfig& config, const at::Tensor& x, const Weight& w, const at::Tensor& y,
                   const at::Tensor& rstd) {
   with_type(x, [&](auto* type) {
-    kernels::rms_norm(data(x, type), data(w.value, type), data(y, type), data(rstd, type), x.size(0),
+    kernels::rms_norm(data(x, type), data(w.value, type), data(y, type), wide_data(rstd, type), x.size(0),
                       x.size(1), config.norm_eps);
   });
 }
@@ -33,11 +20,11 @@ void norm_forward(const ModelConfig& config, const at::Tensor& x, const Weight& 
 void norm_backward(const at::Tensor& dy, const at::Tensor& x, const Weight& w, const at::Tensor& rstd,
                    const at::Tensor& d, bool fresh, Context& context) {
   const auto partial =
-      context.partial.shaped(x.scalar_type(), {kernels::rms_partial_numel(x.size(0), x.size(1))});
+      context.partial.shaped(wide(x.scalar_type()), {kernels::rms_partial_numel(x.size(0), x.size(1))});
   with_type(x, [&](auto* type) {
-    kernels::rms_norm_backward(data(dy, type), data(x, type), data(w.value, type), data(rstd, type),
-                               data(d, type), data(w.gradient, type), fresh, data(partial, type), x.size(0),
-                               x.size(1));
+    kernels::rms_norm_backward(data(dy, type), data(x, type), data(w.value, type), wide_data(rstd, type),
+                               data(d, type), wide_data(w.gradient, type), fresh, wide_data(partial, type),
+                               x.size(0), x.size(1));
   });
 }
 
@@ -45,11 +32,11 @@ void norm_backward(const at::Tensor& dy, const at::Tensor& x, const Weight& w, c
 void add_output(const at::Tensor& x, at::Tensor& y, const at::Tensor& inner, const Weight& w,
                 Context& context) {
   if (context.seam.alone()) {
-    at::addmm_out(y, x, inner, w.value.t());
+    context.products.multiply_onto(y, x, inner, w.value.t());
     return;
   }
-  at::Tensor partial = context.narrow.shaped(x.scalar_type(), {inner.size(0), x.size(1)});
-  at::mm_out(partial, inner, w.value.t());
+  const at::Tensor partial = context.narrow.shaped(x.scalar_type(), {inner.size(0), x.size(1)});
+  context.products.multiply(partial, inner, w.value.t());
   at::add_out(y, x, context.seam.leave(partial));
 }
 
@@ -61,7 +48,7 @@ void normalize_input(const ModelConfig& config, const Weight& norm, Shape shape,
                      Context& context) {
   Cheap& cheap = cheap_of(saved.cheap, context);
   const at::Tensor normed = cheap.normed.shaped(saved.x.scalar_type(), saved.x.sizes());
-  saved.rstd = saved.rstd_.shaped(saved.x.scalar_type(), {saved.x.size(0)});
+  saved.rstd = saved.rstd_.shaped(wide(saved.x.scalar_type()), {saved.x.size(0)});
   norm_forward(config, saved.x, norm, normed, saved.rstd);
   saved.normed = context.seam.enter(normed, shape.tokens(), cheap.entered);
 }
@@ -88,8 +75,6 @@ at::Tensor by_token(const at::Tensor& by_heads, Shape shape) {
 }
 
 }  // namespace
-
-at::ScalarType scalar_type(Dtype dtype) { return dtype == Dtype::f32 ? at::kFloat : at::kDouble; }
 
 Rotary make_rotary(const ModelConfig& config, at::ScalarType type) {
   const std::int64_t half = config.head_dim / 2;
@@ -147,7 +132,7 @@ void Embedding::backward(const std::int64_t* tokens, Shape shape, const at::Tens
   const at::Tensor d = context.seam.enter(dy, shape.tokens(), context.entered);
   const auto* rows = as_rows(tokens, shape.tokens(), first, vocab, context);
   with_type(d, [&](auto* type) {
-    kernels::embed_backward(data(d, type), rows, data(table.gradient, type), fresh, context.order.data(),
+    kernels::embed_backward(data(d, type), rows, wide_data(table.gradient, type), fresh, context.order.data(),
                             context.first.data(), shape.tokens(), d.size(1), vocab);
   });
 }
@@ -184,14 +169,15 @@ at::Tensor document(const at::Tensor& by_heads, const Documents::Part& part) {
 
 }  // namespace
 
-// Causal attention of each row, or inside each document, as if it stood alone.
+// Causal attention of each row, or inside each document, as if it stood alone. In the wide type, as products
+// are.
 void Attention::attend(Shape shape, Saved& saved) const {
   saved.logsumexp.clear();
   const auto sdpa = [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-    auto [mixed, logsumexp] =
-        at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, /*is_causal=*/true);
+    auto [mixed, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+        widened(q), widened(k), widened(v), 0.0, /*is_causal=*/true);
     saved.logsumexp.push_back(logsumexp);
-    return mixed;
+    return mixed.to(q.scalar_type());
   };
   if (shape.documents == nullptr) {
     saved.mixed = sdpa(saved.q, saved.k, saved.v);
@@ -205,21 +191,22 @@ void Attention::attend(Shape shape, Saved& saved) const {
   }
 }
 
-// The gradients of q, k and v.
+// The gradients of q, k and v, in the wide type.
 std::array<at::Tensor, 3> Attention::attend_backward(const at::Tensor& d_mixed, Shape shape,
                                                      const Saved& saved, Context& context) const {
   const auto sdpa = [&](const at::Tensor& d, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                         const at::Tensor& mixed, const at::Tensor& logsumexp) {
-    return at::_scaled_dot_product_flash_attention_for_cpu_backward(d, q, k, v, mixed, logsumexp, 0.0,
-                                                                    /*is_causal=*/true);
+    return at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        widened(d), widened(q), widened(k), widened(v), widened(mixed), logsumexp, 0.0, /*is_causal=*/true);
   };
   if (shape.documents == nullptr) {
     const auto [dq, dk, dv] = sdpa(d_mixed, saved.q, saved.k, saved.v, saved.mixed, saved.logsumexp[0]);
     return {dq, dk, dv};
   }
   const auto room = [&](Buffer& buffer) {
-    return by_head(buffer.shaped(d_mixed.scalar_type(), {shape.tokens(), config->query_width()}), shape, 0,
-                   config->heads, config->head_dim);
+    const auto type = wide(d_mixed.scalar_type());
+    return by_head(buffer.shaped(type, {shape.tokens(), config->query_width()}), shape, 0, config->heads,
+                   config->head_dim);
   };
   const std::array<at::Tensor, 3> all = {room(context.queries), room(context.keys), room(context.values)};
   for (std::size_t i = 0; i < shape.documents->parts.size(); ++i) {
@@ -239,9 +226,10 @@ void Attention::forward(const at::Tensor& x, at::Tensor* y, Shape shape, Saved& 
   saved.x = x;
   normalize(shape, saved, context);
   saved.qkv = saved.qkv_.shaped(x.scalar_type(), {shape.tokens(), heads.columns()});
-  at::mm_out(saved.qkv, saved.normed, qkv.value.t());
+  context.products.multiply(saved.qkv, saved.normed, qkv.value.t());
   with_type(x, [&](auto* t) {
-    kernels::rope(data(saved.qkv, t), data(rotary->cosine, t), data(rotary->sine, t), shape.tokens(), heads);
+    kernels::rope(data(saved.qkv, t), wide_data(rotary->cosine, t), wide_data(rotary->sine, t),
+                  shape.tokens(), heads);
   });
   spread_heads(shape, saved, context);
   attend(shape, saved);
@@ -256,21 +244,22 @@ void Attention::backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, C
     normalize(shape, saved, context);
     spread_heads(shape, saved, context);
   }
-  at::Tensor d_mixed = context.inner.shaped(type, {tokens, inner});
+  const at::Tensor d_mixed = context.inner.shaped(type, {tokens, inner});
   const at::Tensor dy = context.seam.enter(d, tokens, context.entered);
-  at::mm_out(d_mixed, dy, output.value);
-  add_product(output.gradient, dy.t(), by_token(saved.mixed, shape), fresh, context);
+  context.products.multiply(d_mixed, dy, output.value);
+  context.products.accumulate(output.gradient, dy.t(), by_token(saved.mixed, shape), fresh);
   const auto [dq, dk, dv] =
       attend_backward(by_head(d_mixed, shape, 0, config->heads, config->head_dim), shape, saved, context);
   const at::Tensor d_qkv = context.wide.shaped(type, {tokens, heads.columns()});
   const at::Tensor q_rows = by_token(dq, shape), k_rows = by_token(dk, shape), v_rows = by_token(dv, shape);
   with_type(d, [&](auto* t) {
-    kernels::rope_backward(data(q_rows, t), data(k_rows, t), data(v_rows, t), data(rotary->cosine, t),
-                           data(rotary->sine, t), data(d_qkv, t), tokens, heads);
+    kernels::rope_backward(wide_data(q_rows, t), wide_data(k_rows, t), wide_data(v_rows, t),
+                           wide_data(rotary->cosine, t), wide_data(rotary->sine, t), data(d_qkv, t), tokens,
+                           heads);
   });
-  add_product(qkv.gradient, d_qkv.t(), saved.normed, fresh, context);
-  at::Tensor d_normed = context.narrow.shaped(type, {tokens, config->width});
-  at::mm_out(d_normed, d_qkv, qkv.value);
+  context.products.accumulate(qkv.gradient, d_qkv.t(), saved.normed, fresh);
+  const at::Tensor d_normed = context.narrow.shaped(type, {tokens, config->width});
+  context.products.multiply(d_normed, d_qkv, qkv.value);
   norm_backward(context.seam.leave(d_normed), saved.x, norm, saved.rstd, d, fresh, context);
 }
 
@@ -290,7 +279,7 @@ void Mlp::forward(const at::Tensor& x, at::Tensor* y, Shape shape, Saved& saved,
   saved.x = x;
   normalize(shape, saved, context);
   saved.gate_up = saved.gate_up_.shaped(x.scalar_type(), {shape.tokens(), 2 * config->ffn});
-  at::mm_out(saved.gate_up, saved.normed, gate_up.value.t());
+  context.products.multiply(saved.gate_up, saved.normed, gate_up.value.t());
   activate(shape, saved, context);
   if (y != nullptr) add_output(x, *y, saved.hidden, down, context);
 }
@@ -302,18 +291,18 @@ void Mlp::backward(at::Tensor& d, Shape shape, Saved& saved, bool fresh, Context
     normalize(shape, saved, context);
     activate(shape, saved, context);
   }
-  at::Tensor d_hidden = context.inner.shaped(type, {tokens, config->ffn});
+  const at::Tensor d_hidden = context.inner.shaped(type, {tokens, config->ffn});
   const at::Tensor dy = context.seam.enter(d, tokens, context.entered);
-  at::mm_out(d_hidden, dy, down.value);
-  add_product(down.gradient, dy.t(), saved.hidden, fresh, context);
+  context.products.multiply(d_hidden, dy, down.value);
+  context.products.accumulate(down.gradient, dy.t(), saved.hidden, fresh);
   const at::Tensor d_gate_up = context.wide.shaped(type, {tokens, 2 * config->ffn});
   with_type(d, [&](auto* t) {
     kernels::swiglu_backward(data(d_hidden, t), data(saved.gate_up, t), data(d_gate_up, t), tokens,
                              config->ffn);
   });
-  add_product(gate_up.gradient, d_gate_up.t(), saved.normed, fresh, context);
-  at::Tensor d_normed = context.narrow.shaped(type, {tokens, config->width});
-  at::mm_out(d_normed, d_gate_up, gate_up.value);
+  context.products.accumulate(gate_up.gradient, d_gate_up.t(), saved.normed, fresh);
+  const at::Tensor d_normed = context.narrow.shaped(type, {tokens, config->width});
+  context.products.multiply(d_normed, d_gate_up, gate_up.value);
   norm_backward(context.seam.leave(d_normed), saved.x, norm, saved.rstd, d, fresh, context);
 }
 
@@ -327,7 +316,7 @@ void cut_cross_entropy(const at::Tensor& logits, const std::int64_t* rows, doubl
   context.mine.resize(static_cast<std::size_t>(3 * count));
   double* greatest =
       context.mine.data();  // of the part; then the sum of exponentials; then the target's logit
-  with_type(logits, [&](auto* t) {
+  with_wide_type(logits, [&](auto* t) {
     kernels::softmax_parts(data(logits, t), rows, greatest, greatest + count, greatest + 2 * count, count,
                            vocab);
   });
@@ -348,7 +337,7 @@ void cut_cross_entropy(const at::Tensor& logits, const std::int64_t* rows, doubl
     greatest[count + token] = sum;
   }
   if (!gradient) return;
-  with_type(logits, [&](auto* t) {
+  with_wide_type(logits, [&](auto* t) {
     kernels::softmax_gradient(data(logits, t), rows, greatest, greatest + count, count, vocab);
   });
 }
@@ -359,7 +348,7 @@ double Head::loss(const at::Tensor& x, Shape shape, const std::int64_t* targets,
                   bool fresh, Context& context) const {
   const auto type = x.scalar_type();
   const std::int64_t tokens = shape.tokens(), vocab = output.value.size(0);
-  const at::Tensor rstd = saved.rstd_.shaped(type, {x.size(0)});
+  const at::Tensor rstd = saved.rstd_.shaped(wide(type), {x.size(0)});
   const at::Tensor mine = saved.normed_.shaped(type, x.sizes());
   norm_forward(*config, x, norm, mine, rstd);
   const at::Tensor normed = context.seam.enter(mine, tokens, saved.entered_);
@@ -367,24 +356,24 @@ double Head::loss(const at::Tensor& x, Shape shape, const std::int64_t* targets,
   const auto* rows = as_rows(targets, tokens, first, vocab, context);
   context.losses.assign(static_cast<std::size_t>(tokens), 0.0);
 
-  const std::int64_t row_bytes = vocab * static_cast<std::int64_t>(x.element_size());
+  const std::int64_t row_bytes = vocab * static_cast<std::int64_t>(rstd.element_size());
   const std::int64_t chunk = std::max<std::int64_t>(logit_bytes_max / row_bytes / 16 * 16, 16);
   for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
     const std::int64_t count = std::min(chunk, tokens - begin);
-    at::Tensor out = saved.logits_.shaped(type, {count, vocab});
+    const at::Tensor out = saved.logits_.shaped(wide(type), {count, vocab});
     double* losses = context.losses.data() + begin;
-    at::mm_out(out, normed.narrow(0, begin, count), output.value.t());
+    context.products.multiply(out, normed.narrow(0, begin, count), output.value.t());
     if (context.seam.alone()) {
-      with_type(x, [&](auto* t) {
+      with_wide_type(out, [&](auto* t) {
         kernels::cross_entropy(data(out, t), rows + begin, losses, count, vocab, dx != nullptr);
       });
     } else {
       cut_cross_entropy(out, rows + begin, losses, count, dx != nullptr, context);
     }
     if (dx == nullptr) continue;
-    add_product(output.gradient, out.t(), normed.narrow(0, begin, count), fresh && begin == 0, context);
-    at::Tensor part = d_normed.narrow(0, begin, count);
-    at::mm_out(part, out, output.value);
+    context.products.accumulate(output.gradient, out.t(), normed.narrow(0, begin, count),
+                                fresh && begin == 0);
+    context.products.multiply(d_normed.narrow(0, begin, count), out, output.value);
   }
   if (dx != nullptr) {
     dx->zero_();
@@ -395,12 +384,13 @@ double Head::loss(const at::Tensor& x, Shape shape, const std::int64_t* targets,
   return sum;
 }
 
-at::Tensor Head::logits(const at::Tensor& x, Saved& saved) const {
+at::Tensor Head::logits(const at::Tensor& x, Saved& saved, Context& context) const {
+  const auto wide_type = wide(x.scalar_type());
   const at::Tensor normed = saved.normed_.shaped(x.scalar_type(), x.sizes());
-  const at::Tensor rstd = saved.rstd_.shaped(x.scalar_type(), {x.size(0)});
+  const at::Tensor rstd = saved.rstd_.shaped(wide_type, {x.size(0)});
   norm_forward(*config, x, norm, normed, rstd);
-  at::Tensor out = saved.logits_.shaped(x.scalar_type(), {x.size(0), output.value.size(0)});
-  at::mm_out(out, normed, output.value.t());
+  const at::Tensor out = saved.logits_.shaped(wide_type, {x.size(0), output.value.size(0)});
+  context.products.multiply(out, normed, output.value.t());
   return out;
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "train/model/detail/kernels.h"
+#include "train/model/detail/product.h"
 #include "train/model/detail/seam.h"
 #include "train/model/flat_buffer.h"
 #include "train/model/params.h"
@@ -27,11 +28,9 @@
 
 namespace muster::train::detail {
 
-at::ScalarType scalar_type(Dtype dtype);
-
 struct Weight {
   at::Tensor value;
-  at::Tensor gradient;
+  at::Tensor gradient;  // of the wide type
 };
 
 // The documents of a micro-batch that attention stays in: runs of a row, which cover all of it.
@@ -61,21 +60,21 @@ struct Cheap {
 // call.
 struct Context {
   Seam seam;
-  bool drops_cheap = false;                // selective activation checkpointing
-  Cheap cheap;                             // of the block at work, if so
-  Buffer product;                          // a weight gradient before it is added
-  Buffer narrow;                           // [T, W]
-  Buffer wide;                             // the widest activation gradient of the block
-  Buffer inner;                            // attention: [T, H D]; MLP: [T, F]
-  Buffer entered;                          // [T, W], the gradient inside the seam
-  Buffer partial;                          // RMSNorm weight gradients
-  Buffer queries, keys, values;            // their gradients, where attention is cut into documents
+  bool drops_cheap = false;  // selective activation checkpointing
+  Cheap cheap;               // of the block at work, if so
+  Products products;
+  Buffer narrow;                 // [T, W]
+  Buffer wide;                   // the widest activation gradient of the block
+  Buffer inner;                  // attention: [T, H D]; MLP: [T, F]
+  Buffer entered;                // [T, W], the gradient inside the seam
+  Buffer partial;                // RMSNorm weight gradients
+  Buffer queries, keys, values;  // their gradients, in the wide type, where attention is cut into documents
   std::vector<std::int64_t> order, first;  // embedding: tokens by row
   std::vector<std::int64_t> local;         // tokens or targets as rows of the vocabulary's part
   std::vector<double> losses, mine, all;
 };
 
-// cos and sin of position * rope_frequency(i), [max_sequence, D / 2], computed in fp64.
+// cos and sin of position * rope_frequency(i), [max_sequence, D / 2], computed in fp64, of the wide type.
 struct Rotary {
   at::Tensor cosine, sine;
 };
@@ -148,8 +147,8 @@ struct Head {
   // the targets, are of the whole micro-batch. The same loss on every tensor-parallel rank.
   double loss(const at::Tensor& x, Shape shape, const std::int64_t* targets, Saved& saved, at::Tensor* dx,
               bool fresh, Context& context) const;
-  // For one rank: [T, vocabulary].
-  at::Tensor logits(const at::Tensor& x, Saved& saved) const;
+  // For one rank: [T, vocabulary], of the wide type, as inside loss().
+  at::Tensor logits(const at::Tensor& x, Saved& saved, Context& context) const;
 };
 
 }  // namespace muster::train::detail

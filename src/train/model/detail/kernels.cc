@@ -46,53 +46,56 @@ MUSTER_INLINE float fast_exp(float x) {
 MUSTER_INLINE double fast_exp(double x) { return std::exp(x); }
 
 template <typename T>
-MUSTER_INLINE void rms_rows(const T* x, const T* w, T* y, T* rstd, Index rows, Index width, double eps) {
+MUSTER_INLINE void rms_rows(const T* x, const T* w, T* y, Wide<T>* rstd, Index rows, Index width,
+                            double eps) {
+  using A = Wide<T>;
   for (Index t = 0; t < rows; ++t) {
     const T* in = x + t * width;
     T* out = y + t * width;
-    T sum = 0;
+    A sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (Index i = 0; i < width; ++i) sum += in[i] * in[i];
-    const T r = T{1} / std::sqrt(sum / static_cast<T>(width) + static_cast<T>(eps));
+    for (Index i = 0; i < width; ++i) sum += A{in[i]} * A{in[i]};
+    const A r = A{1} / std::sqrt(sum / static_cast<A>(width) + static_cast<A>(eps));
     rstd[t] = r;
     MUSTER_SIMD
-    for (Index i = 0; i < width; ++i) out[i] = in[i] * r * w[i];
+    for (Index i = 0; i < width; ++i) out[i] = static_cast<T>(A{in[i]} * r * A{w[i]});
   }
 }
 
 template <typename T>
-MUSTER_INLINE void rms_back_rows(const T* dy, const T* x, const T* w, const T* rstd, T* dx, T* partial,
-                                 Index rows, Index width) {
+MUSTER_INLINE void rms_back_rows(const T* dy, const T* x, const T* w, const Wide<T>* rstd, T* dx,
+                                 Wide<T>* partial, Index rows, Index width) {
+  using A = Wide<T>;
   for (Index i = 0; i < width; ++i) partial[i] = 0;
   for (Index t = 0; t < rows; ++t) {
     const T* in = x + t * width;
     const T* d = dy + t * width;
     T* out = dx + t * width;
-    const T r = rstd[t];
-    T dot = 0;
+    const A r = rstd[t];
+    A dot = 0;
 #pragma omp simd reduction(+ : dot)
-    for (Index i = 0; i < width; ++i) dot += d[i] * w[i] * in[i];
-    const T scale = dot * r * r / static_cast<T>(width);
+    for (Index i = 0; i < width; ++i) dot += A{d[i]} * A{w[i]} * A{in[i]};
+    const A scale = dot * r * r / static_cast<A>(width);
     MUSTER_SIMD
     for (Index i = 0; i < width; ++i) {
-      out[i] += r * (d[i] * w[i] - scale * in[i]);
-      partial[i] += d[i] * in[i] * r;
+      out[i] = static_cast<T>(A{out[i]} + r * (A{d[i]} * A{w[i]} - scale * A{in[i]}));
+      partial[i] += A{d[i]} * A{in[i]} * r;
     }
   }
 }
 
 template <typename T>
-MUSTER_INLINE void turn(T* x, const T* c, const T* s, Index half) {
+MUSTER_INLINE void turn(T* x, const Wide<T>* c, const Wide<T>* s, Index half) {
   MUSTER_SIMD
   for (Index i = 0; i < half; ++i) {
-    const T a = x[i], b = x[i + half];
-    x[i] = a * c[i] - b * s[i];
-    x[i + half] = b * c[i] + a * s[i];
+    const Wide<T> a = x[i], b = x[i + half];
+    x[i] = static_cast<T>(a * c[i] - b * s[i]);
+    x[i + half] = static_cast<T>(b * c[i] + a * s[i]);
   }
 }
 
 template <typename T>
-MUSTER_INLINE void rope_rows(T* qkv, const T* cosine, const T* sine, Index begin, Index end,
+MUSTER_INLINE void rope_rows(T* qkv, const Wide<T>* cosine, const Wide<T>* sine, Index begin, Index end,
                              const Heads& heads) {
   const Index half = heads.dim / 2;
   for (Index t = begin; t < end; ++t) {
@@ -105,32 +108,39 @@ MUSTER_INLINE void rope_rows(T* qkv, const T* cosine, const T* sine, Index begin
 }
 
 // out = the sum of `group` neighbours of in, turned back when `c` is given.
-template <typename T>
-MUSTER_INLINE void fold_group(const T* in, T* out, Index group, Index dim, const T* c, const T* s) {
-  MUSTER_SIMD
-  for (Index i = 0; i < dim; ++i) out[i] = in[i];
-  for (Index g = 1; g < group; ++g) {
-    MUSTER_SIMD
-    for (Index i = 0; i < dim; ++i) out[i] += in[g * dim + i];
-  }
-  if (c == nullptr) return;
+template <typename T, typename A>
+MUSTER_INLINE void fold_group(const A* in, T* out, Index group, Index dim, const A* c, const A* s) {
+  constexpr Index kRun = 64;
   const Index half = dim / 2;
-  MUSTER_SIMD
-  for (Index i = 0; i < half; ++i) {
-    const T a = out[i], b = out[i + half];
-    out[i] = a * c[i] + b * s[i];
-    out[i + half] = b * c[i] - a * s[i];
+  for (Index begin = 0; begin < half; begin += kRun) {
+    const Index count = half - begin < kRun ? half - begin : kRun;
+    A a[kRun], b[kRun];
+    for (Index g = 0; g < group; ++g) {
+      const A* from = in + g * dim + begin;
+      MUSTER_SIMD
+      for (Index i = 0; i < count; ++i) {
+        a[i] = g == 0 ? from[i] : a[i] + from[i];
+        b[i] = g == 0 ? from[i + half] : b[i] + from[i + half];
+      }
+    }
+    T* to = out + begin;
+    MUSTER_SIMD
+    for (Index i = 0; i < count; ++i) {
+      const A cosine = c == nullptr ? A{1} : c[begin + i], sine = c == nullptr ? A{0} : s[begin + i];
+      to[i] = static_cast<T>(a[i] * cosine + b[i] * sine);
+      to[i + half] = static_cast<T>(b[i] * cosine - a[i] * sine);
+    }
   }
 }
 
-template <typename T>
-MUSTER_INLINE void rope_back_rows(const T* dq, const T* dk, const T* dv, const T* cosine, const T* sine,
+template <typename T, typename A>
+MUSTER_INLINE void rope_back_rows(const A* dq, const A* dk, const A* dv, const A* cosine, const A* sine,
                                   T* dqkv, Index begin, Index end, const Heads& heads) {
   const Index dim = heads.dim, half = dim / 2, group = heads.query / heads.key;
   for (Index t = begin; t < end; ++t) {
     const Index position = heads.position(t);
-    const T* c = cosine + position * half;
-    const T* s = sine + position * half;
+    const A* c = cosine + position * half;
+    const A* s = sine + position * half;
     T* row = dqkv + t * heads.columns();
     const Index from = t * heads.query * dim;
     for (Index h = 0; h < heads.query; ++h) fold_group(dq + from + h * dim, row + h * dim, 1, dim, c, s);
@@ -139,24 +149,29 @@ MUSTER_INLINE void rope_back_rows(const T* dq, const T* dk, const T* dv, const T
       fold_group(dk + from + h * group * dim, row + h * dim, group, dim, c, s);
     row += heads.key * dim;
     for (Index h = 0; h < heads.key; ++h) {
-      fold_group<T>(dv + from + h * group * dim, row + h * dim, group, dim, nullptr, nullptr);
+      fold_group<T, A>(dv + from + h * group * dim, row + h * dim, group, dim, nullptr, nullptr);
     }
   }
 }
 
 template <typename T>
 MUSTER_INLINE void swiglu_rows(const T* gu, T* h, Index rows, Index ffn) {
+  using A = Wide<T>;
   for (Index t = 0; t < rows; ++t) {
     const T* gate = gu + t * 2 * ffn;
     const T* up = gate + ffn;
     T* out = h + t * ffn;
     MUSTER_SIMD
-    for (Index i = 0; i < ffn; ++i) out[i] = gate[i] / (T{1} + fast_exp(-gate[i])) * up[i];
+    for (Index i = 0; i < ffn; ++i) {
+      const A g = gate[i];
+      out[i] = static_cast<T>(g / (A{1} + fast_exp(-g)) * A{up[i]});
+    }
   }
 }
 
 template <typename T>
 MUSTER_INLINE void swiglu_back_rows(const T* dh, const T* gu, T* dgu, Index rows, Index ffn) {
+  using A = Wide<T>;
   for (Index t = 0; t < rows; ++t) {
     const T* gate = gu + t * 2 * ffn;
     const T* up = gate + ffn;
@@ -165,11 +180,11 @@ MUSTER_INLINE void swiglu_back_rows(const T* dh, const T* gu, T* dgu, Index rows
     T* dup = dgate + ffn;
     MUSTER_SIMD
     for (Index i = 0; i < ffn; ++i) {
-      const T g = gate[i], u = up[i];
-      const T sigmoid = T{1} / (T{1} + fast_exp(-g));
-      const T silu = g * sigmoid;
-      dgate[i] = d[i] * u * (sigmoid + silu * (T{1} - sigmoid));
-      dup[i] = d[i] * silu;
+      const A g = gate[i], u = up[i], dy = d[i];
+      const A sigmoid = A{1} / (A{1} + fast_exp(-g));
+      const A silu = g * sigmoid;
+      dgate[i] = static_cast<T>(dy * u * (sigmoid + silu * (A{1} - sigmoid)));
+      dup[i] = static_cast<T>(dy * silu);
     }
   }
 }
@@ -236,45 +251,51 @@ MUSTER_INLINE void gradient_row(T* x, Index target, double greatest, double sum,
   if (target >= 0) x[target] -= T{1};
 }
 
-// The clones, for both types.
-#define MUSTER_KERNELS(T)                                                                                    \
-  MUSTER_CLONES void run_rms(const T* x, const T* w, T* y, T* r, Index rows, Index width, double eps) {      \
+// The clones: of the layers, for all types; of the loss, which is never in bf16.
+#define MUSTER_LAYER_KERNELS(T, A)                                                                           \
+  MUSTER_CLONES void run_rms(const T* x, const T* w, T* y, A* r, Index rows, Index width, double eps) {      \
     rms_rows(x, w, y, r, rows, width, eps);                                                                  \
   }                                                                                                          \
-  MUSTER_CLONES void run_rms_back(const T* dy, const T* x, const T* w, const T* r, T* dx, T* partial,        \
+  MUSTER_CLONES void run_rms_back(const T* dy, const T* x, const T* w, const A* r, T* dx, A* partial,        \
                                   Index rows, Index width) {                                                 \
     rms_back_rows(dy, x, w, r, dx, partial, rows, width);                                                    \
   }                                                                                                          \
-  MUSTER_CLONES void run_rope(T* qkv, const T* c, const T* s, Index begin, Index end, const Heads& heads) {  \
+  MUSTER_CLONES void run_rope(T* qkv, const A* c, const A* s, Index begin, Index end, const Heads& heads) {  \
     rope_rows(qkv, c, s, begin, end, heads);                                                                 \
   }                                                                                                          \
-  MUSTER_CLONES void run_rope_back(const T* dq, const T* dk, const T* dv, const T* c, const T* s, T* dqkv,   \
+  MUSTER_CLONES void run_rope_back(const A* dq, const A* dk, const A* dv, const A* c, const A* s, T* dqkv,   \
                                    Index begin, Index end, const Heads& heads) {                             \
     rope_back_rows(dq, dk, dv, c, s, dqkv, begin, end, heads);                                               \
   }                                                                                                          \
   MUSTER_CLONES void run_swiglu(const T* gu, T* h, Index rows, Index ffn) { swiglu_rows(gu, h, rows, ffn); } \
   MUSTER_CLONES void run_swiglu_back(const T* dh, const T* gu, T* dgu, Index rows, Index ffn) {              \
     swiglu_back_rows(dh, gu, dgu, rows, ffn);                                                                \
-  }                                                                                                          \
-  MUSTER_CLONES void run_entropy(T* x, const Index* target, double* loss, Index rows, Index vocab,           \
-                                 bool gradient) {                                                            \
-    entropy_rows(x, target, loss, rows, vocab, gradient);                                                    \
-  }                                                                                                          \
-  MUSTER_CLONES void run_part(const T* x, Index target, double* greatest, double* sum, double* wanted,       \
-                              Index vocab) {                                                                 \
-    part_row(x, target, greatest, sum, wanted, vocab);                                                       \
-  }                                                                                                          \
-  MUSTER_CLONES void run_gradient(T* x, Index target, double greatest, double sum, Index vocab) {            \
-    gradient_row(x, target, greatest, sum, vocab);                                                           \
   }
-MUSTER_KERNELS(float)
-MUSTER_KERNELS(double)
-#undef MUSTER_KERNELS
+MUSTER_LAYER_KERNELS(float, float)
+MUSTER_LAYER_KERNELS(double, double)
+MUSTER_LAYER_KERNELS(BFloat16, float)
+#undef MUSTER_LAYER_KERNELS
+
+#define MUSTER_LOSS_KERNELS(T)                                                                         \
+  MUSTER_CLONES void run_entropy(T* x, const Index* target, double* loss, Index rows, Index vocab,     \
+                                 bool gradient) {                                                      \
+    entropy_rows(x, target, loss, rows, vocab, gradient);                                              \
+  }                                                                                                    \
+  MUSTER_CLONES void run_part(const T* x, Index target, double* greatest, double* sum, double* wanted, \
+                              Index vocab) {                                                           \
+    part_row(x, target, greatest, sum, wanted, vocab);                                                 \
+  }                                                                                                    \
+  MUSTER_CLONES void run_gradient(T* x, Index target, double greatest, double sum, Index vocab) {      \
+    gradient_row(x, target, greatest, sum, vocab);                                                     \
+  }
+MUSTER_LOSS_KERNELS(float)
+MUSTER_LOSS_KERNELS(double)
+#undef MUSTER_LOSS_KERNELS
 
 }  // namespace
 
 template <typename T>
-void rms_norm(const T* x, const T* w, T* y, T* rstd, Index tokens, Index width, double eps) {
+void rms_norm(const T* x, const T* w, T* y, Wide<T>* rstd, Index tokens, Index width, double eps) {
   at::parallel_for(0, tokens, kGrain, [&](Index begin, Index end) {
     run_rms(x + begin * width, w, y + begin * width, rstd + begin, end - begin, width, eps);
   });
@@ -285,8 +306,8 @@ Index rms_partial_numel(Index tokens, Index width) {
 }
 
 template <typename T>
-void rms_norm_backward(const T* dy, const T* x, const T* w, const T* rstd, T* dx, T* dw, bool fresh,
-                       T* partial, Index tokens, Index width) {
+void rms_norm_backward(const T* dy, const T* x, const T* w, const Wide<T>* rstd, T* dx, Wide<T>* dw,
+                       bool fresh, Wide<T>* partial, Index tokens, Index width) {
   const Index parts = (tokens + kPartialRows - 1) / kPartialRows;
   at::parallel_for(0, parts, 1, [&](Index begin, Index end) {
     for (Index p = begin; p < end; ++p) {
@@ -296,7 +317,7 @@ void rms_norm_backward(const T* dy, const T* x, const T* w, const T* rstd, T* dx
     }
   });
   if (parts == 0) {
-    if (fresh) std::fill(dw, dw + width, T{0});
+    if (fresh) std::fill(dw, dw + width, Wide<T>{0});
     return;
   }
   for (Index p = 1; p < parts; ++p) {
@@ -306,7 +327,7 @@ void rms_norm_backward(const T* dy, const T* x, const T* w, const T* rstd, T* dx
 }
 
 template <typename T>
-void rope(T* qkv, const T* cosine, const T* sine, Index tokens, const Heads& heads) {
+void rope(T* qkv, const Wide<T>* cosine, const Wide<T>* sine, Index tokens, const Heads& heads) {
   at::parallel_for(0, tokens, kGrain,
                    [&](Index begin, Index end) { run_rope(qkv, cosine, sine, begin, end, heads); });
 }
@@ -328,8 +349,8 @@ void repeat_heads(const T* qkv, T* k, T* v, Index tokens, const Heads& heads) {
 }
 
 template <typename T>
-void rope_backward(const T* dq, const T* dk, const T* dv, const T* cosine, const T* sine, T* dqkv,
-                   Index tokens, const Heads& heads) {
+void rope_backward(const Wide<T>* dq, const Wide<T>* dk, const Wide<T>* dv, const Wide<T>* cosine,
+                   const Wide<T>* sine, T* dqkv, Index tokens, const Heads& heads) {
   at::parallel_for(0, tokens, kGrain, [&](Index begin, Index end) {
     run_rope_back(dq, dk, dv, cosine, sine, dqkv, begin, end, heads);
   });
@@ -387,14 +408,15 @@ void embed(const T* table, const Index* token, T* y, Index tokens, Index width) 
     if (token[t] >= 0) {
       std::memcpy(y + t * width, table + token[t] * width, bytes);
     } else {
-      std::memset(y + t * width, 0, bytes);
+      std::fill_n(y + t * width, width, T{});
     }
   }
 }
 
 template <typename T>
-void embed_backward(const T* dy, const Index* token, T* g, bool fresh, Index* order, Index* first,
+void embed_backward(const T* dy, const Index* token, Wide<T>* g, bool fresh, Index* order, Index* first,
                     Index tokens, Index width, Index vocab) {
+  using A = Wide<T>;
   // Counting sort: order[first[v] .. first[v + 1]) are the tokens of row v, in token order.
   std::fill(first, first + vocab + 1, Index{0});
   for (Index t = 0; t < tokens; ++t) {
@@ -407,12 +429,12 @@ void embed_backward(const T* dy, const Index* token, T* g, bool fresh, Index* or
   for (Index v = vocab; v > 0; --v) first[v] = first[v - 1];
   first[0] = 0;
   at::parallel_for(0, vocab, 256, [&](Index begin, Index end) {
-    std::vector<T> sum(static_cast<std::size_t>(width));
+    std::vector<A> sum(static_cast<std::size_t>(width));
     for (Index v = begin; v < end; ++v) {
-      T* row = g + v * width;
-      if (fresh) std::fill(row, row + width, T{0});
+      A* row = g + v * width;
+      if (fresh) std::fill(row, row + width, A{0});
       if (first[v] == first[v + 1]) continue;
-      std::fill(sum.begin(), sum.end(), T{0});
+      std::fill(sum.begin(), sum.end(), A{0});
       for (Index n = first[v]; n < first[v + 1]; ++n) {
         const T* d = dy + order[n] * width;
         for (Index i = 0; i < width; ++i) sum[static_cast<std::size_t>(i)] += d[i];
@@ -422,22 +444,28 @@ void embed_backward(const T* dy, const Index* token, T* g, bool fresh, Index* or
   });
 }
 
-#define MUSTER_INSTANTIATE(T)                                                                                \
-  template void rms_norm<T>(const T*, const T*, T*, T*, Index, Index, double);                               \
-  template void rms_norm_backward<T>(const T*, const T*, const T*, const T*, T*, T*, bool, T*, Index,        \
+#define MUSTER_INSTANTIATE_LAYERS(T, A)                                                                      \
+  template void rms_norm<T>(const T*, const T*, T*, A*, Index, Index, double);                               \
+  template void rms_norm_backward<T>(const T*, const T*, const T*, const A*, T*, A*, bool, A*, Index,        \
                                      Index);                                                                 \
-  template void rope<T>(T*, const T*, const T*, Index, const Heads&);                                        \
+  template void rope<T>(T*, const A*, const A*, Index, const Heads&);                                        \
   template void repeat_heads<T>(const T*, T*, T*, Index, const Heads&);                                      \
-  template void rope_backward<T>(const T*, const T*, const T*, const T*, const T*, T*, Index, const Heads&); \
+  template void rope_backward<T>(const A*, const A*, const A*, const A*, const A*, T*, Index, const Heads&); \
   template void swiglu<T>(const T*, T*, Index, Index);                                                       \
   template void swiglu_backward<T>(const T*, const T*, T*, Index, Index);                                    \
-  template void cross_entropy<T>(T*, const Index*, double*, Index, Index, bool);                             \
-  template void softmax_parts<T>(const T*, const Index*, double*, double*, double*, Index, Index);           \
-  template void softmax_gradient<T>(T*, const Index*, const double*, const double*, Index, Index);           \
   template void embed<T>(const T*, const Index*, T*, Index, Index);                                          \
-  template void embed_backward<T>(const T*, const Index*, T*, bool, Index*, Index*, Index, Index, Index);
-MUSTER_INSTANTIATE(float)
-MUSTER_INSTANTIATE(double)
-#undef MUSTER_INSTANTIATE
+  template void embed_backward<T>(const T*, const Index*, A*, bool, Index*, Index*, Index, Index, Index);
+MUSTER_INSTANTIATE_LAYERS(float, float)
+MUSTER_INSTANTIATE_LAYERS(double, double)
+MUSTER_INSTANTIATE_LAYERS(BFloat16, float)
+#undef MUSTER_INSTANTIATE_LAYERS
+
+#define MUSTER_INSTANTIATE_LOSS(T)                                                                 \
+  template void cross_entropy<T>(T*, const Index*, double*, Index, Index, bool);                   \
+  template void softmax_parts<T>(const T*, const Index*, double*, double*, double*, Index, Index); \
+  template void softmax_gradient<T>(T*, const Index*, const double*, const double*, Index, Index);
+MUSTER_INSTANTIATE_LOSS(float)
+MUSTER_INSTANTIATE_LOSS(double)
+#undef MUSTER_INSTANTIATE_LOSS
 
 }  // namespace muster::train::kernels

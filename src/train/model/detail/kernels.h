@@ -1,11 +1,15 @@
-// The element-wise kernels of the model between its GEMMs, on raw row-major arrays, fp32 and fp64
-// (instantiated in kernels.cc). Each runs on the caller's at::parallel_for threads; no result depends on
-// their number.
+// The element-wise kernels of the model between its GEMMs, on raw row-major arrays (instantiated in
+// kernels.cc). Each runs on the caller's at::parallel_for threads; no result depends on their number.
+//
+// T is float or double; for all but the loss also BFloat16, which is computed in Wide<T>, fp32, and rounded
+// when it is stored.
 //
 // Shapes: T tokens = rows x sequence; W width; H query heads, K key / value heads, D head dimension.
 #pragma once
 
 #include <cstdint>
+
+#include "train/layout/dtype.h"
 
 namespace muster::train::kernels {
 
@@ -13,13 +17,13 @@ using Index = std::int64_t;
 
 // y[t] = x[t] * rstd[t] * w, rstd[t] = 1 / sqrt(mean(x[t]^2) + eps).
 template <typename T>
-void rms_norm(const T* x, const T* w, T* y, T* rstd, Index tokens, Index width, double eps);
+void rms_norm(const T* x, const T* w, T* y, Wide<T>* rstd, Index tokens, Index width, double eps);
 
 // dx[t] += gradient of rms_norm's input (dx holds the residual branch's gradient on entry);
 // dw = (or +=, unless fresh) gradient of the weight. partial: scratch of rms_partial_numel(T, W).
 template <typename T>
-void rms_norm_backward(const T* dy, const T* x, const T* w, const T* rstd, T* dx, T* dw, bool fresh,
-                       T* partial, Index tokens, Index width);
+void rms_norm_backward(const T* dy, const T* x, const T* w, const Wide<T>* rstd, T* dx, Wide<T>* dw,
+                       bool fresh, Wide<T>* partial, Index tokens, Index width);
 Index rms_partial_numel(Index tokens, Index width);
 
 struct Heads {
@@ -35,7 +39,7 @@ struct Heads {
 
 // Turns the query and key parts of qkv [T, (H + 2K) D] in place. cosine, sine: [positions, D / 2].
 template <typename T>
-void rope(T* qkv, const T* cosine, const T* sine, Index tokens, const Heads& heads);
+void rope(T* qkv, const Wide<T>* cosine, const Wide<T>* sine, Index tokens, const Heads& heads);
 
 // One key / value head for every query head: k and v of qkv repeated to [T, H, D].
 template <typename T>
@@ -43,8 +47,8 @@ void repeat_heads(const T* qkv, T* k, T* v, Index tokens, const Heads& heads);
 
 // The way back: dq, dk, dv [T, H, D] -> dqkv [T, (H + 2K) D], turned back, groups summed in head order.
 template <typename T>
-void rope_backward(const T* dq, const T* dk, const T* dv, const T* cosine, const T* sine, T* dqkv,
-                   Index tokens, const Heads& heads);
+void rope_backward(const Wide<T>* dq, const Wide<T>* dk, const Wide<T>* dv, const Wide<T>* cosine,
+                   const Wide<T>* sine, T* dqkv, Index tokens, const Heads& heads);
 
 // gu [T, 2F] = gate | up; h [T, F] = silu(gate) * up.
 template <typename T>
@@ -81,7 +85,7 @@ void embed(const T* table, const Index* token, T* y, Index tokens, Index width);
 // g[row] (+)= sum over the tokens of that row, in token order; negative tokens have none. `fresh`: all other
 // rows become 0. order: scratch of T; first: scratch of vocab + 1.
 template <typename T>
-void embed_backward(const T* dy, const Index* token, T* g, bool fresh, Index* order, Index* first,
+void embed_backward(const T* dy, const Index* token, Wide<T>* g, bool fresh, Index* order, Index* first,
                     Index tokens, Index width, Index vocab);
 
 }  // namespace muster::train::kernels

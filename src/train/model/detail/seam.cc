@@ -7,21 +7,11 @@ namespace muster::train::detail {
 namespace {
 
 template <typename T>
-std::span<T> elements(const at::Tensor& tensor, T* /*type*/) {
-  return {tensor.mutable_data_ptr<T>(), static_cast<std::size_t>(tensor.numel())};
+std::span<T> elements(const at::Tensor& tensor, T* type) {
+  return {data(tensor, type), static_cast<std::size_t>(tensor.numel())};
 }
 
 }  // namespace
-
-at::Tensor Buffer::shaped(at::ScalarType type, at::IntArrayRef shape) {
-  std::int64_t numel = 1;
-  for (const auto length : shape) numel *= length;
-  if (!storage_.defined() || storage_.scalar_type() != type || storage_.numel() < numel) {
-    storage_ = at::Tensor();  // free first
-    storage_ = at::empty({numel}, type);
-  }
-  return storage_.narrow(0, 0, numel).view(shape);
-}
 
 Seam::Seam(Comm* group, bool sequence_parallel)
     : group_(group), sequence_parallel_(sequence_parallel && group != nullptr && group->size() > 1) {}
