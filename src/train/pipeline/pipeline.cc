@@ -34,6 +34,19 @@ Result<void> Pipeline::exchange(const StageStep* done, const StageStep* next, st
   return stages_->exchange(sends, receives);
 }
 
+Result<StepResult> Pipeline::compute(const StageStep& step, const Batch& batch, int slots) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  StepResult result;
+  if (step.forward) {
+    MUSTER_CHECK(model_.forward(step.micro % slots, batch));
+  } else {
+    MUSTER_TRY(result, model_.backward(step.micro % slots, batch));
+  }
+  if (observer_) observer_({.step = step, .begin = begin, .end = Clock::now()});
+  return result;
+}
+
 Result<StepResult> Pipeline::run(std::span<const Batch> micros) {
   const int count = static_cast<int>(micros.size());
   const auto steps = stage_steps(schedule_, stage_, count_, count);
@@ -42,14 +55,9 @@ Result<StepResult> Pipeline::run(std::span<const Batch> micros) {
   const StageStep* done = nullptr;
   for (const StageStep& step : steps) {
     MUSTER_CHECK(exchange(done, &step, micros, slots));
-    const Batch& batch = micros[static_cast<std::size_t>(step.micro)];
-    if (step.forward) {
-      MUSTER_CHECK(model_.forward(step.micro % slots, batch));
-    } else {
-      MUSTER_TRY(const StepResult one, model_.backward(step.micro % slots, batch));
-      sum.loss_sum += one.loss_sum;
-      sum.tokens += one.tokens;
-    }
+    MUSTER_TRY(const StepResult one, compute(step, micros[static_cast<std::size_t>(step.micro)], slots));
+    sum.loss_sum += one.loss_sum;
+    sum.tokens += one.tokens;
     done = &step;
   }
   MUSTER_CHECK(exchange(done, nullptr, micros, slots));

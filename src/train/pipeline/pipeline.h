@@ -6,6 +6,8 @@
 // stages make the same calls with micro-batches of the same shapes. One thread.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <span>
 
 #include "train/comm/comm.h"
@@ -13,6 +15,12 @@
 #include "train/pipeline/schedule.h"
 
 namespace muster::train {
+
+// A step that this stage has run: its computation alone, without the exchange before it.
+struct StepTime {
+  StageStep step;
+  std::chrono::steady_clock::time_point begin, end;
+};
 
 class Pipeline {
  public:
@@ -23,12 +31,16 @@ class Pipeline {
   // the last stage, 0 on the others.
   Result<StepResult> run(std::span<const Batch> micros);
 
+  // From now on run() tells each step to `observer`, on its own thread, once it is done.
+  void observe(std::function<void(const StepTime&)> observer) { observer_ = std::move(observer); }
+
   // The loss alone, on the last stage; 0 on the others.
   Result<StepResult> evaluate(const Batch& batch);
 
  private:
   bool first() const { return stage_ == 0; }
   bool last() const { return stage_ == count_ - 1; }
+  Result<StepResult> compute(const StageStep& step, const Batch& batch, int slots);
   Result<void> exchange(const StageStep* done, const StageStep* next, std::span<const Batch> micros,
                         int slots);
 
@@ -36,6 +48,7 @@ class Pipeline {
   Comm* stages_;
   const PipelineSchedule schedule_;
   const int stage_, count_;
+  std::function<void(const StepTime&)> observer_;
 };
 
 }  // namespace muster::train

@@ -42,9 +42,7 @@ int in_flight_max(PipelineSchedule schedule, int stage, int stages, int micros) 
   return most;
 }
 
-double makespan(PipelineSchedule schedule, int micros, const StageCosts& costs) {
-  const int stages = static_cast<int>(costs.forward.size());
-  MUSTER_ASSERT(stages >= 1 && costs.backward.size() == costs.forward.size());
+double makespan(PipelineSchedule schedule, int stages, int micros, const StepCost& cost, double transfer) {
   constexpr double kNotYet = -1;
   const auto at = [&](int stage, int micro) { return static_cast<std::size_t>(stage * micros + micro); };
   std::vector<double> forward(at(stages, 0), kNotYet), backward = forward;  // when each ends
@@ -58,7 +56,7 @@ double makespan(PipelineSchedule schedule, int micros, const StageCosts& costs) 
     if (from < 0) return 0.0;
     if (from == stages) return forward[at(stage, step.micro)];
     const double ended = (step.forward ? forward : backward)[at(from, step.micro)];
-    return ended == kNotYet ? kNotYet : ended + costs.transfer;
+    return ended == kNotYet ? kNotYet : ended + transfer;
   };
   for (bool moved = true; moved;) {
     moved = false;
@@ -68,7 +66,7 @@ double makespan(PipelineSchedule schedule, int micros, const StageCosts& costs) 
         const StageStep& step = steps[s][next[s]];
         const double input = ready(stage, step);
         if (input == kNotYet) break;
-        free[s] = std::max(free[s], input) + (step.forward ? costs.forward : costs.backward)[s];
+        free[s] = std::max(free[s], input) + cost(stage, step);
         (step.forward ? forward : backward)[at(stage, step.micro)] = free[s];
         ++next[s];
         moved = true;
@@ -78,6 +76,15 @@ double makespan(PipelineSchedule schedule, int micros, const StageCosts& costs) 
   for (std::size_t s = 0; s < steps.size(); ++s)
     MUSTER_ASSERT(next[s] == steps[s].size());  // else: a deadlock
   return *std::ranges::max_element(free);
+}
+
+double makespan(PipelineSchedule schedule, int micros, const StageCosts& costs) {
+  const int stages = static_cast<int>(costs.forward.size());
+  MUSTER_ASSERT(stages >= 1 && costs.backward.size() == costs.forward.size());
+  const auto cost = [&](int stage, const StageStep& step) {
+    return (step.forward ? costs.forward : costs.backward)[static_cast<std::size_t>(stage)];
+  };
+  return makespan(schedule, stages, micros, cost, costs.transfer);
 }
 
 double bubble(PipelineSchedule schedule, int micros, const StageCosts& costs) {

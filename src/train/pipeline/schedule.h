@@ -8,6 +8,7 @@
 // gradients add up in the order of a run without a pipeline. Pure; any thread.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -41,7 +42,11 @@ struct StageCosts {
   double transfer = 0;
 };
 
+// How long one step takes on one stage.
+using StepCost = std::function<double(int stage, const StageStep& step)>;
+
 // When the last stage-step ends, if each starts as soon as its stage is free and its input is there.
+double makespan(PipelineSchedule schedule, int stages, int micros, const StepCost& cost, double transfer);
 double makespan(PipelineSchedule schedule, int micros, const StageCosts& costs);
 
 // The share of the stages' time in which they wait: 1 - work / (stages * makespan).

@@ -96,6 +96,18 @@ TEST(PipelineSchedule, UnevenStages) {
   }
 }
 
+// Two stages, three micro-batches, by hand: the second forward of the first stage takes long, and all after
+// it waits.
+//   F0 0-1  F1 1-6  B0 8-10   F2 10-11  B1 11-13     B2 15-17
+//   F0 2-3  B0 3-7  F1  7-8   B1 8-9    F2 12-13     B2 13-14
+TEST(PipelineSchedule, TakesTheTimeOfEachStep) {
+  const auto cost = [](int stage, const StageStep& step) -> double {
+    if (stage == 0) return !step.forward ? 2 : step.micro == 1 ? 5 : 1;
+    return !step.forward && step.micro == 0 ? 4 : 1;
+  };
+  EXPECT_DOUBLE_EQ(makespan(PipelineSchedule::one_f_one_b, 2, 3, cost, 1), 17);
+}
+
 TEST(PipelineSchedule, NamesReadBack) {
   for (const PipelineSchedule schedule : kSchedules)
     EXPECT_EQ(parse_schedule(to_string(schedule)).value(), schedule);

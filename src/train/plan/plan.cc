@@ -185,7 +185,19 @@ TrafficPlan traffic_of(const Config& config, const RunLayout& layout, const Part
   return t;
 }
 
-std::string amount(double bytes) { return format_bytes(static_cast<std::uint64_t>(std::llround(bytes))); }
+// To three digits: 2.13 GiB, 34.5 MiB, 512 KiB.
+std::string amount(double bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1023.5 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f %s",
+                unit == 0 || bytes >= 99.95 ? 0
+                : bytes >= 9.995            ? 1
+                                            : 2,
+                bytes, kUnits[unit]);
+  return text;
+}
 
 std::string millions(std::int64_t count) {
   char text[64];

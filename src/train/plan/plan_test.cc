@@ -116,7 +116,7 @@ TEST(Plan, MoreThanTheMachineHasIsRefusedWithWhatWouldHelp) {
   const auto refused = check_memory(plan, 8, 1024 * kGib);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::resource_exhausted);
-  EXPECT_THAT(refused.error().message, HasSubstr("this machine has 1.0 TiB"));
+  EXPECT_THAT(refused.error().message, HasSubstr("this machine has 1.00 TiB"));
   EXPECT_THAT(refused.error().message, HasSubstr("a larger mesh.shard"));
 }
 
