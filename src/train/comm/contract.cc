@@ -199,6 +199,29 @@ std::string check_exchange(Comm& comm) {
   return "";
 }
 
+// A stage of a pipeline sends and receives at once what its neighbour receives first and answers later:
+// messages meet by their order between two ranks, however many operations either has needed.
+std::string check_unlike_exchanges(Comm& comm) {
+  if (comm.size() == 1) return "";
+  const std::vector<int> there(5000, 1), back(7000, 2);
+  std::vector<int> first(there.size()), second(back.size());
+  const Send ask{.to = 1, .data = std::as_bytes(std::span(there))};
+  const Send answer{.to = 0, .data = std::as_bytes(std::span(back))};
+  const Receive question{.from = 0, .data = std::as_writable_bytes(std::span(first))};
+  const Receive reply{.from = 1, .data = std::as_writable_bytes(std::span(second))};
+  for (int round = 0; round < 3; ++round) {
+    if (comm.rank() == 0) {
+      if (auto done = comm.exchange({&ask, 1}, {&reply, 1}); !done) return said(done);
+      if (second != back) return "exchange: the answer is wrong";
+    } else if (comm.rank() == 1) {
+      if (auto done = comm.exchange({}, {&question, 1}); !done) return said(done);
+      if (auto done = comm.exchange({&answer, 1}, {}); !done) return said(done);
+      if (first != there) return "exchange: the question is wrong";
+    }
+  }
+  return said(comm.barrier());
+}
+
 std::int64_t machine_ns() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -304,6 +327,7 @@ std::vector<CommCheck> comm_contract(Millis wait) {
       {"gather_text", keep(check_gather_text)},
       {"broadcast", keep(check_broadcast)},
       {"exchange", keep(check_exchange)},
+      {"unlike_exchanges", keep(check_unlike_exchanges)},
       {"barrier", keep(check_barrier)},
       {"log", keep(check_log)},
       {"peer_gone", [wait](std::unique_ptr<Comm>& comm) { return check_peer_gone(comm, wait); }},

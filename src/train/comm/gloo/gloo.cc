@@ -42,30 +42,31 @@ class Store final : public StoreServer {
 class GlooTransport final : public Transport {
  public:
   GlooTransport(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, Millis timeout)
-      : group_(std::move(group)), timeout_(timeout) {}
+      : group_(std::move(group)),
+        timeout_(timeout),
+        sent_(static_cast<std::size_t>(group_->getSize())),
+        received_(sent_.size()) {}
 
   int rank() const override { return group_->getRank(); }
   int size() const override { return group_->getSize(); }
 
   Result<void> exchange(std::span<const Send> sends, std::span<const Receive> receives,
-                        const Operation& operation) override {
+                        const Operation&) override {
     if (failed_) return tl::unexpected(*failed_);
-    // The tag is the operation's number: ranks that have lost step wait for each other instead of mixing
-    // data.
-    const int tag = static_cast<int>(operation.sequence & 0x3fffffff);
     std::vector<Pending> pending;
     std::string peer;  // of the message being posted: a connection may be known to be closed by then
     try {
       for (const Receive& receive : receives) {
         peer = "receive from rank " + std::to_string(receive.from) + ": ";
         std::vector<at::Tensor> tensor = {tensor_of(receive.data.data(), receive.data.size())};
-        pending.push_back(
-            {group_->recv(tensor, receive.from, tag), receive.from, "receive from", receive.data.size()});
+        pending.push_back({group_->recv(tensor, receive.from, tag(received_, receive.from)), receive.from,
+                           "receive from", receive.data.size()});
       }
       for (const Send& send : sends) {
         peer = "send to rank " + std::to_string(send.to) + ": ";
         std::vector<at::Tensor> tensor = {tensor_of(send.data.data(), send.data.size())};
-        pending.push_back({group_->send(tensor, send.to, tag), send.to, "send to", send.data.size()});
+        pending.push_back(
+            {group_->send(tensor, send.to, tag(sent_, send.to)), send.to, "send to", send.data.size()});
       }
     } catch (const std::exception& error) {
       return broken({ErrorCode::unavailable, peer + first_line(error)});
@@ -87,6 +88,12 @@ class GlooTransport final : public Transport {
     const char* what = "";
     std::size_t bytes = 0;
   };
+
+  // The k-th message between two ranks carries the number k, whatever operations it is part of: a rank may
+  // send in one what its peer receives in two.
+  static int tag(std::vector<std::uint32_t>& messages, int peer) {
+    return static_cast<int>(messages[static_cast<std::size_t>(peer)]++ & 0x3fffffff);
+  }
 
   // gloo only reads what is sent; c10d's signature has no const.
   static at::Tensor tensor_of(const std::byte* data, std::size_t bytes) {
@@ -117,7 +124,8 @@ class GlooTransport final : public Transport {
 
   const c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   const Millis timeout_;
-  std::mutex mutex_;  // guards failed_ against abort() from another thread
+  std::vector<std::uint32_t> sent_, received_;  // messages so far, to and from each rank
+  std::mutex mutex_;                            // guards failed_ against abort() from another thread
   std::optional<Error> failed_;
 };
 
