@@ -1,9 +1,9 @@
-"""The training step of bench_train_compute beside PyTorch eager, in alternation: the same model, batch, threads
-and machine.
+"""The training step of bench_train_compute beside PyTorch's, eager and by torch.compile, in alternation: the same
+model, batch, threads and machine.
 
-PyTorch gets what makes it fastest without a compiler: scaled_dot_product_attention, rms_norm, fused AdamW,
-gradients set to None; and `torch.compile` with --compile. Needs a Python with torch (CPU) of the version that
-muster-train links:
+PyTorch gets what makes it fastest: scaled_dot_product_attention, rms_norm, fused AdamW, gradients set to None; and
+of torch.compile the loss with its backward as one graph, with fixed shapes. Needs a Python with torch (CPU) of the
+version that muster-train links, and for torch.compile a C++ compiler and Python's headers:
 
   python3 bench/train/compare.py --program build/release/bin/bench_train_compute --threads 1
 """
@@ -81,7 +81,7 @@ def worker(threads, compiled):
         return F.cross_entropy(logits.view(-1, s["vocab"]), targets.view(-1))
 
     if compiled:
-        loss_of = torch.compile(loss_of)
+        loss_of = torch.compile(loss_of, fullgraph=True, dynamic=False)
     tokens = torch.randint(s["vocab"], (s["rows"], s["sequence"]))
     targets = torch.randint(s["vocab"], (s["rows"], s["sequence"]))
 
@@ -113,44 +113,66 @@ def ours(program, threads, steps):
     return float(re.search(r"threads \d+ +([0-9.]+)", out)[1])
 
 
+class Peer:
+    """PyTorch in a process of its own, idle until it is asked for steps."""
+
+    NAMES = {"eager": "PyTorch eager", "compile": "torch.compile"}
+
+    def __init__(self, name, threads):
+        self.name = self.NAMES[name]
+        command = [sys.executable, __file__, "--worker", name, "--program", "-", "--threads", str(threads)]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+        )
+        if self.process.stdout.readline().strip() != "ready":
+            sys.exit(f"{self.name} did not start; see above")
+        self.rates, self.ratios = [], []
+
+    def measure(self, steps, mine):
+        print(steps, file=self.process.stdin, flush=True)
+        self.rates.append(float(self.process.stdout.readline()))
+        self.ratios.append(mine / self.rates[-1])
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--program", required=True, help="bench_train_compute")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=7, help="at least 2")
     parser.add_argument("--steps", type=int, default=6, help="steps a round, of each")
-    parser.add_argument("--compile", action="store_true", help="torch.compile in place of eager")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--peers", default="eager,compile", help="of eager and compile, with a comma between")
+    parser.add_argument("--worker", choices=Peer.NAMES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        return worker(arguments.threads, arguments.compile)
+        return worker(arguments.threads, arguments.worker == "compile")
     if not os.access(arguments.program, os.X_OK):
         parser.error(f"--program {arguments.program}: no such program; build the target bench_train_compute")
-    command = [sys.executable, __file__, "--worker", "--program", "-", "--threads", str(arguments.threads)]
-    peer = subprocess.Popen(
-        command + (["--compile"] if arguments.compile else []),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads)},
-    )
-    if peer.stdout.readline().strip() != "ready":
-        sys.exit("the PyTorch side did not start; see above")
-    mine, theirs, ratios = [], [], []
+    names = arguments.peers.split(",")
+    if unknown := set(names) - set(Peer.NAMES):
+        parser.error(f"--peers: {', '.join(unknown)}: there are {', '.join(Peer.NAMES)}")
+    if arguments.rounds < 2:
+        parser.error("--rounds: quartiles need at least 2")
+    peers = [Peer(name, arguments.threads) for name in names]
+    mine = []
+    print(machine())
     for round_ in range(arguments.rounds):
         mine.append(ours(arguments.program, arguments.threads, arguments.steps))
-        print(arguments.steps, file=peer.stdin, flush=True)
-        theirs.append(float(peer.stdout.readline()))
-        ratios.append(mine[-1] / theirs[-1])
-        print(f"round {round_ + 1}: {mine[-1]:.0f} beside {theirs[-1]:.0f} tokens/s", flush=True)
-    peer.stdin.close()
-    peer.wait()
-    kind = "torch.compile" if arguments.compile else "PyTorch eager"
-    print(machine())
-    print(
-        f"threads {arguments.threads}: Muster {summary(mine, 2)}, "
-        f"{kind} {summary(theirs, 2)} tokens/s, ratio {summary(ratios, 2)}"
-    )
+        for peer in peers:
+            peer.measure(arguments.steps, mine[-1])
+        print(f"round {round_ + 1}: {mine[-1]:.0f} beside {', '.join(f'{p.rates[-1]:.0f}' for p in peers)} tokens/s",
+              flush=True)
+    print(f"threads {arguments.threads}: Muster {summary(mine, 0)} tokens/s")
+    for peer in peers:
+        peer.end()
+        print(f"  {peer.name} {summary(peer.rates, 0)} tokens/s, ratio {summary(peer.ratios, 2)}")
 
 
 if __name__ == "__main__":

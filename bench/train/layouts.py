@@ -1,14 +1,14 @@
 """Tokens a second of muster-train in several layouts on one machine, in alternation, beside one rank.
 
-Every rank has one thread and 4,096 tokens a step (weak scaling), so the ratio to one rank is what the exchanges
-leave, the busy neighbour core included. Ranks talk over loopback.
+Every rank has one thread and 4,096 tokens a step (weak scaling). Ranks talk over loopback. Two cores that are both
+busy may be slower than one alone, whatever runs on them: so two rows exchange nothing, two runs of one rank at once,
+and two processes that do nothing but matrix products. Of what two runs at once reach, the rest is what the exchange
+takes.
 
   python3 bench/train/layouts.py --programs build/release/bin
 """
 
 import argparse
-import json
-import os
 import pathlib
 import statistics
 import subprocess
@@ -17,71 +17,93 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from figures import machine, summary
+from training import finish, make_shards, tokens_per_second, train
 
-# Ranks, settings. A pipeline and tensor-parallel ranks share one batch of as many tokens.
+ALONE, APART = "one rank", "two runs of one rank at once"
+GEMM_ALONE, GEMM_APART = "matrix products", "two processes of matrix products"
+
+# Runs at once, ranks of each, settings. A pipeline and tensor-parallel ranks share one batch of as many tokens.
 LAYOUTS = {
-    "one rank": (1, ["train.batch=16"]),
-    "two replicas": (2, ["train.batch=32"]),
-    "two replicas, ZeRO-1": (2, ["train.batch=32", "mesh.zero=1"]),
-    "two shards (ZeRO-3)": (2, ["train.batch=32", "mesh.shard=2"]),
-    "two stages, 1F1B": (2, ["train.batch=32", "mesh.pp=2"]),
-    "two cuts (tensor parallel)": (2, ["train.batch=32", "mesh.tp=2"]),
-    "two cuts, sequence parallel": (2, ["train.batch=32", "mesh.tp=2", "mesh.sequence_parallel=true"]),
+    ALONE: (1, 1, {}),
+    APART: (2, 1, {}),
+    "two replicas": (1, 2, {}),
+    "two replicas, ZeRO-1": (1, 2, {"mesh.zero": 1}),
+    "two shards (ZeRO-3)": (1, 2, {"mesh.shard": 2}),
+    "two stages, 1F1B": (1, 2, {"mesh.pp": 2}),
+    "two cuts (tensor parallel)": (1, 2, {"mesh.tp": 2}),
+    "two cuts, sequence parallel": (1, 2, {"mesh.tp": 2, "mesh.sequence_parallel": "true"}),
 }
 
 
-def make_shards(programs, folder):
-    """A corpus of numbers in words: what it says does not matter here."""
-    words = "zero one two three four five six seven eight nine".split()
-    with open(f"{folder}/text.txt", "w") as text:
-        for i in range(60_000):
-            text.write(" ".join(words[int(d)] for d in str(i * 7919 % 100_003)) + "\n")
-    run = lambda *arguments: subprocess.run([f"{programs}/muster-data", *arguments], check=True, capture_output=True)
-    run("train-tokenizer", "--input", f"{folder}/text.txt", "--output", f"{folder}/tokenizer", "--vocab-size", "300")
-    run("tokenize", "--input", f"{folder}/text.txt", "--tokenizer", f"{folder}/tokenizer/tokenizer.model",
-        "--output", f"{folder}/shards")
+def training_rate(programs, folder, name, steps):
+    runs, ranks, layout = LAYOUTS[name]
+    metrics = [f"{folder}/metrics-{run}.jsonl" for run in range(runs)]
+    values = {"model.preset": "bench", "model.vocab": 4096, "data.train": f"{folder}/shards", "train.micro_batch": 4,
+              "train.batch": 16 * ranks, "train.sequence": 256, "run.threads": 1, "train.steps": steps,
+              "optim.warmup": 1, **layout}
+    for path in metrics:
+        pathlib.Path(path).unlink(missing_ok=True)
+    for process in [train(programs, ranks, values | {"log.metrics": path}) for path in metrics]:
+        finish(process)
+    return sum(map(tokens_per_second, metrics))
 
 
-def tokens_per_second(programs, folder, ranks, settings, steps):
-    metrics = f"{folder}/metrics.jsonl"
-    if os.path.exists(metrics):
-        os.unlink(metrics)
-    common = ["model.preset=bench", "model.vocab=4096", f"data.train={folder}/shards", "train.micro_batch=4",
-              "train.sequence=256", "run.threads=1", f"train.steps={steps}", f"log.metrics={metrics}",
-              "optim.warmup=1"]
-    command = [f"{programs}/muster-train", "train", "--nproc", str(ranks)]
-    for setting in common + settings:
-        command += ["--set", setting]
-    subprocess.run(command, check=True, capture_output=True)
-    rates = []
-    with open(metrics) as lines:
-        for line in lines:
-            record = json.loads(line)
-            if "tokens_per_s" in record:
-                rates.append(record["tokens_per_s"])
-    return statistics.median(rates[1:])  # the first step touches its memory
+class Gemm:
+    """bench_gemm in a process of its own, idle until it is asked."""
+
+    def __init__(self, programs):
+        self.process = subprocess.Popen([f"{programs}/bench_gemm"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True)
+        self.process.stdout.readline()  # ready
+
+    def start(self, seconds):
+        print(seconds, file=self.process.stdin, flush=True)
+
+    def rate(self):
+        return float(self.process.stdout.readline())
+
+
+def gemm_rate(processes, seconds=3):
+    for process in processes:
+        process.start(seconds)
+    return sum([process.rate() for process in processes])
+
+
+def measure_round(programs, folder, gemm, names, steps):
+    """Tokens/s, GFLOP/s of each name."""
+    rates = {GEMM_ALONE: gemm_rate(gemm[:1]), GEMM_APART: gemm_rate(gemm)}
+    return rates | {name: training_rate(programs, folder, name, steps) for name in names}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--programs", required=True, help="folder of muster-train and muster-data")
+    parser.add_argument("--programs", required=True, help="folder of muster-train, muster-data and bench_gemm")
     parser.add_argument("--rounds", type=int, default=5, help="at least 2")
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=4, help="of a run; the first does not count")
+    parser.add_argument("--only", default="", help="layouts with this in their name, beside those without exchange")
     arguments = parser.parse_args()
-    if arguments.rounds < 2:
-        parser.error("--rounds: quartiles need at least 2")
-    rates = {name: [] for name in LAYOUTS}
+    if arguments.rounds < 2 or arguments.steps < 2:
+        parser.error("--rounds, --steps: at least 2 are needed")
+    names = [name for name in LAYOUTS if name in (ALONE, APART) or arguments.only in name]
+    rounds = []
+    print(machine(), flush=True)
+    gemm = [Gemm(arguments.programs), Gemm(arguments.programs)]
     with tempfile.TemporaryDirectory(prefix="bench-layouts-") as folder:
         make_shards(arguments.programs, folder)
         for _ in range(arguments.rounds):
-            for name, (ranks, settings) in LAYOUTS.items():
-                rates[name].append(
-                    tokens_per_second(arguments.programs, folder, ranks, settings, arguments.steps))
-    print(machine())
-    print("tokens/s of all ranks; per rank, of one rank's in the same round")
-    for name, (ranks, _) in LAYOUTS.items():
-        ratios = [100 * rate / ranks / one for rate, one in zip(rates[name], rates["one rank"])]
-        print(f"{name:30} {statistics.median(rates[name]):7.0f}   {summary(ratios)} %")
+            rounds.append(measure_round(arguments.programs, folder, gemm, names, arguments.steps))
+            print("  ".join(f"{rate:.0f}" for rate in rounds[-1].values()), flush=True)
+    for process in gemm:
+        process.process.stdin.close()
+        process.process.wait()
+    print("in all (tokens/s, or GFLOP/s); each of two, of one alone; of two runs that exchange nothing")
+    for name in (GEMM_ALONE, GEMM_APART, *names):
+        of_gemm = name in (GEMM_ALONE, GEMM_APART)
+        rates = [rates[name] for rates in rounds]
+        ratio = lambda peer, times: summary([100 * rates[name] / times / rates[peer] for rates in rounds])
+        alone = ratio(GEMM_ALONE if of_gemm else ALONE, 1 if name in (GEMM_ALONE, ALONE) else 2)
+        apart = "" if of_gemm or name in (ALONE, APART) else f"   {ratio(APART, 1)} %"
+        print(f"{name:34} {statistics.median(rates):7.0f}   {alone} %{apart}")
 
 
 if __name__ == "__main__":

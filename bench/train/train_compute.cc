@@ -17,6 +17,7 @@
 
 #include "base/rng.h"
 #include "bench/support/summary.h"
+#include "bench/train/gemm.h"
 #include "train/determinism.h"
 #include "train/model/flops.h"
 #include "train/model/model.h"
@@ -41,17 +42,6 @@ double seconds_since(Clock::time_point start) {
 }
 
 double median(std::vector<double> values) { return bench::summarize(std::move(values)).median; }
-
-constexpr double kGemmFlop = 4 * 2.0 * 1024 * 1024 * 1024;
-
-// FLOP/s of a 1024^3 product in fp32.
-double gemm_rate() {
-  static const at::Tensor a = at::randn({1024, 1024}), b = at::randn({1024, 1024});
-  static at::Tensor out = at::empty({1024, 1024});
-  const auto start = Clock::now();
-  for (int i = 0; i < 4; ++i) at::mm_out(out, a, b);
-  return kGemmFlop / seconds_since(start);
-}
 
 class Trainer {
  public:
@@ -95,13 +85,13 @@ class Trainer {
 void measure(Trainer& trainer, int threads, int rounds) {
   at::set_num_threads(threads);
   trainer.step();
-  gemm_rate();
+  bench::gemm_rate();
   std::vector<double> seconds, updates, peaks, cpu_of_step, cpu_of_gemm, rates, shares;
   const auto tokens = static_cast<double>(trainer.tokens_a_step());
   const double flop = flop_per_token(trainer.table().config(), trainer.table().config().max_sequence).whole;
   for (int round = 0; round < rounds; ++round) {
     const double begin = cpu_seconds();
-    peaks.push_back(gemm_rate());
+    peaks.push_back(bench::gemm_rate());
     const double middle = cpu_seconds();
     const auto times = trainer.step();
     cpu_of_gemm.push_back(middle - begin);
@@ -119,7 +109,8 @@ void measure(Trainer& trainer, int threads, int rounds) {
       threads, to_string(bench::summarize(rates), 0).c_str(), rate * flop / 1e9, peak / 1e9,
       to_string(bench::summarize(shares)).c_str(), 1e3 * median(seconds), 1e3 * median(updates));
   if (threads == 1) {
-    const double cpu_rate = tokens * flop / median(cpu_of_step), cpu_peak = kGemmFlop / median(cpu_of_gemm);
+    const double cpu_rate = tokens * flop / median(cpu_of_step),
+                 cpu_peak = bench::kGemmFlop / median(cpu_of_gemm);
     std::printf("           by CPU time: %6.1f of %6.1f GFLOP/s  %5.1f %% of peak\n", cpu_rate / 1e9,
                 cpu_peak / 1e9, 100 * cpu_rate / cpu_peak);
   }
