@@ -257,6 +257,30 @@ TEST_F(Program, GoesThroughHuggingFacesForm) {
   EXPECT_NEAR(loss_in(went_on.out.substr(went_on.out.find("eval step=0"))), loss_in(evaluated.out), 1e-3);
 }
 
+// A stage may send and receive at once what its neighbours receive first and answer later: over sockets, too.
+TEST_F(Program, PipelinesOverSocketsTrainAsOneRank) {
+  const auto steps = [&](const std::vector<std::string>& more) {
+    const auto run = finish(start(train_arguments(
+        shared("train"),
+        sets({"model.layers=3", "train.batch=8", "train.steps=3", "log.every=1", "run.timeout_s=20"}) +
+            more)));
+    EXPECT_EQ(run.code, 0) << run.err;
+    std::string lines;
+    for (const auto line : split(run.out, '\n')) {
+      if (line.starts_with("step=")) lines.append(line.substr(0, line.find(" lr="))).append("\n");
+    }
+    return lines;
+  };
+  const std::string alone = steps({});
+  EXPECT_THAT(alone, HasSubstr("step=3/3 loss="));
+  for (const std::string schedule : {"gpipe", "1f1b"}) {
+    EXPECT_EQ(
+        steps(sets({"mesh.pp=3", "mesh.schedule=" + schedule}) + std::vector<std::string>{"--nproc", "3"}),
+        alone)
+        << schedule;
+  }
+}
+
 // One rank is killed in the middle; the same command goes on, and ends with the bits of a run without the
 // fault.
 TEST_F(Program, AKilledRankIsNamedAndTheRunGoesOnBitwise) {
