@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "train/ckpt/manifest.h"
 #include "train/ckpt/rank_file.h"
+#include "train/comm/agree.h"
 
 namespace muster::train {
 namespace {
@@ -152,13 +153,6 @@ struct Gathering {
     MUSTER_CHECK(write_node_manifest(step, info.step, records, node));
     return write_manifest(step, info, records);
   }
-
-  // Rank 0's outcome on every rank.
-  Result<void> agree(const Result<void>& mine) {
-    MUSTER_TRY(const auto all, comm.gather_text(mine ? "" : mine.error().message));
-    MUSTER_CHECK(mine);
-    return all[0].empty() ? Result<void>() : fail(ErrorCode::io, "rank 0: " + all[0]);
-  }
 };
 
 }  // namespace
@@ -177,14 +171,14 @@ Result<void> save_gathered(const std::string& folder, const CheckpointInfo& info
   gathering.left.resize(size);
   MUSTER_CHECK(comm.all_gather<std::uint64_t>(std::span(&bytes, 1), gathering.left));
   MUSTER_TRY(const auto slices, comm.gather_text(text_of_slices(mine, info)));
-  MUSTER_CHECK(gathering.agree(comm.rank() == 0 ? gathering.open(slices) : Result<void>()));
+  MUSTER_CHECK(agree(comm, comm.rank() == 0 ? gathering.open(slices) : Result<void>()));
   gathering.piece_bytes = std::min(gathering.piece_bytes, std::ranges::max(gathering.left));
   gathering.pieces.resize((comm.rank() == 0 ? size : 1) * gathering.piece_bytes);
   Outgoing outgoing(mine);
   Result<void> written;
   while (std::ranges::max(gathering.left) > 0) MUSTER_CHECK(gathering.round(outgoing, written));
   if (comm.rank() == 0 && written) written = gathering.finish();
-  return gathering.agree(written);
+  return agree(comm, written);
 }
 
 }  // namespace muster::train

@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/text.h"
 #include "train/ckpt/rank_file.h"
+#include "train/comm/agree.h"
 
 namespace muster::train {
 namespace {
@@ -131,16 +132,9 @@ bool Saver::ready() const {
 
 // Every rank tells how it went, and what the others need of it; all answer alike.
 Result<std::vector<std::string>> Saver::agree(const Result<void>& mine, const std::string& told) {
-  MUSTER_TRY(auto answers, comm_.gather_text(mine ? "=" + told : "!" + mine.error().message));
-  std::string wrong;
-  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
-    if (answers[rank].starts_with('!'))
-      wrong +=
-          (wrong.empty() ? "" : "; ") + ("rank " + std::to_string(rank) + ": ") + answers[rank].substr(1);
-    answers[rank].erase(0, 1);
-  }
-  if (wrong.empty()) return answers;
-  return fail(mine ? ErrorCode::io : mine.error().code, "checkpoint " + path_ + ": " + wrong);
+  auto all = train::agree(comm_, mine ? Result<std::string>(told) : tl::unexpected(mine.error()));
+  if (!all) return tl::unexpected(all.error().with_context("checkpoint " + path_));
+  return all;
 }
 
 Result<std::optional<SaveReport>> Saver::advance() {

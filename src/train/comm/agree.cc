@@ -1,19 +1,37 @@
 #include "train/comm/agree.h"
 
-#include <string>
+#include <algorithm>
 
 namespace muster::train {
+namespace {
 
-// An error goes as its code, one character, and its message; no error as nothing.
-Result<void> agree(Comm& comm, const Result<void>& mine) {
-  std::string told;
-  if (!mine) told = static_cast<char>('0' + static_cast<int>(mine.error().code)) + mine.error().message;
-  MUSTER_TRY(const auto all, comm.gather_text(told));
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].empty()) continue;
-    const std::string at = comm.size() == 1 ? "" : "rank " + std::to_string(rank) + ": ";
-    return fail(static_cast<ErrorCode>(all[rank][0] - '0'), at + all[rank].substr(1));
+constexpr char kWell = '+';
+constexpr char kFirstCode = 'A';  // of an error: this plus its code
+
+bool failed(const std::string& told) { return told[0] != kWell; }
+
+}  // namespace
+
+Result<std::vector<std::string>> agree(Comm& comm, const Result<std::string>& mine) {
+  const std::string told =
+      mine ? kWell + *mine
+           : static_cast<char>(kFirstCode + static_cast<int>(mine.error().code)) + mine.error().message;
+  MUSTER_TRY(auto all, comm.gather_text(told));
+  const auto first = std::ranges::find_if(all, failed);
+  if (first == all.end()) {
+    for (std::string& text : all) text.erase(0, 1);
+    return all;
   }
+  const auto others = std::ranges::count_if(all, failed) - 1;
+  const std::string more = others == 0   ? ""
+                           : others == 1 ? "; 1 more rank failed"
+                                         : "; " + std::to_string(others) + " more ranks failed";
+  const std::string rank = comm.size() == 1 ? "" : "rank " + std::to_string(first - all.begin()) + ": ";
+  return fail(static_cast<ErrorCode>((*first)[0] - kFirstCode), rank + first->substr(1) + more);
+}
+
+Result<void> agree(Comm& comm, const Result<void>& mine) {
+  MUSTER_CHECK(agree(comm, mine ? Result<std::string>("") : tl::unexpected(mine.error())));
   return {};
 }
 

@@ -1,13 +1,20 @@
 // How something went on all ranks, where it may fail on one.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "base/error.h"
 #include "train/comm/comm.h"
 
 namespace muster::train {
 
 // Collective. The error of the first rank that has one, with its code and, if there are several ranks, its
-// number: the same on all. An error of the exchange itself is this rank's own.
+// number and how many failed besides: the same on all. An error of the exchange itself is this rank's own.
 Result<void> agree(Comm& comm, const Result<void>& mine);
+
+// The same, where each rank has something to tell the others: if it went well everywhere, what each told, in
+// rank order.
+Result<std::vector<std::string>> agree(Comm& comm, const Result<std::string>& mine);
 
 }  // namespace muster::train

@@ -283,26 +283,6 @@ Result<void> Comm::all_gather(std::span<const std::byte> mine, std::span<std::by
   return logged.end(run(logged, sends, receives));
 }
 
-Result<void> Comm::all_to_all(std::span<const std::byte> in, std::span<std::byte> out,
-                              std::source_location site) {
-  Logged logged(*this, "all_to_all", site);
-  MUSTER_ASSERT(in.size() == out.size() && in.size() % static_cast<std::size_t>(size_) == 0);
-  const std::size_t chunk = in.size() / static_cast<std::size_t>(size_);
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  for (int peer = 0; peer < size_; ++peer) {
-    const std::size_t at = static_cast<std::size_t>(peer) * chunk;
-    if (peer == rank_) {
-      std::copy_n(in.begin() + static_cast<std::ptrdiff_t>(at), chunk,
-                  out.begin() + static_cast<std::ptrdiff_t>(at));
-      continue;
-    }
-    sends.push_back({.to = peer, .data = in.subspan(at, chunk)});
-    receives.push_back({.from = peer, .data = out.subspan(at, chunk)});
-  }
-  return logged.end(run(logged, sends, receives));
-}
-
 Result<std::vector<std::string>> Comm::gather_text(std::string_view mine, std::source_location site) {
   std::vector<std::uint64_t> lengths(static_cast<std::size_t>(size_));
   const std::uint64_t length = mine.size();

@@ -117,10 +117,6 @@ class Comm {
     return all_gather(std::as_bytes(mine), std::as_writable_bytes(all), site);
   }
 
-  // out chunk r: chunk rank() of rank r's `in`. Equal sizes, a multiple of size(); the two do not overlap.
-  Result<void> all_to_all(std::span<const std::byte> in, std::span<std::byte> out,
-                          std::source_location site = std::source_location::current());
-
   // Every rank's text, of any length, on every rank.
   Result<std::vector<std::string>> gather_text(std::string_view mine,
                                                std::source_location site = std::source_location::current());

@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "train/comm/agree.h"
 #include "train/comm/contract.h"
 #include "train/comm/thread.h"
 
@@ -135,6 +136,27 @@ TEST(Mismatch, NamesBothRanksAndSizes) {
                 testing::ContainsRegex(
                     "rank [01] sends (16|24) bytes in all_reduce #1 of test, rank [01] expects (16|24)"));
   }
+}
+
+// The first rank's error, code and all, on every rank; what each tells, where all goes well.
+TEST(Agree, TheCodeIsThatOfTheRankThatFailed) {
+  for (int code = 0; code <= static_cast<int>(ErrorCode::internal); ++code) {
+    const auto answers = on_ranks(3, Millis(60'000), [&](std::unique_ptr<Comm>& comm) -> std::string {
+      Result<std::string> mine = std::to_string(comm->rank());
+      if (comm->rank() > 0) mine = fail(static_cast<ErrorCode>(code + comm->rank() - 1), "no room");
+      const auto agreed = agree(*comm, mine);
+      if (agreed) return "agreed";
+      return std::to_string(static_cast<int>(agreed.error().code)) + " " + agreed.error().message;
+    });
+    for (const auto& answer : answers)
+      EXPECT_EQ(answer, std::to_string(code) + " rank 1: no room; 1 more rank failed");
+  }
+  const auto answers = on_ranks(3, Millis(60'000), [](std::unique_ptr<Comm>& comm) -> std::string {
+    const auto all =
+        agree(*comm, Result<std::string>(std::string(static_cast<std::size_t>(comm->rank()), 'x')));
+    return all ? (*all)[0] + "|" + (*all)[1] + "|" + (*all)[2] : all.error().message;
+  });
+  for (const auto& answer : answers) EXPECT_EQ(answer, "|x|xx");
 }
 
 TEST(Abort, EndsAWaitAtOnce) {

@@ -136,19 +136,6 @@ std::string check_all_gather(Comm& comm) {
   return "";
 }
 
-std::string check_all_to_all(Comm& comm) {
-  std::vector<int> in, out(static_cast<std::size_t>(comm.size()));
-  for (int to = 0; to < comm.size(); ++to) in.push_back(100 * comm.rank() + to);
-  if (auto done = comm.all_to_all(std::as_bytes(std::span(in)), std::as_writable_bytes(std::span(out)));
-      !done) {
-    return said(done);
-  }
-  for (int from = 0; from < comm.size(); ++from) {
-    if (out[static_cast<std::size_t>(from)] != 100 * from + comm.rank()) return "all_to_all: wrong content";
-  }
-  return "";
-}
-
 std::string text_of(int rank) {
   return std::string(static_cast<std::size_t>(rank) * 1000, static_cast<char>('a' + rank));
 }
@@ -323,7 +310,6 @@ std::vector<CommCheck> comm_contract(Millis wait) {
       {"reduce_scatter_f64", keep(check_reduce_scatter<double>)},
       {"all_gather_parts", keep(check_all_gather_parts)},
       {"all_gather", keep(check_all_gather)},
-      {"all_to_all", keep(check_all_to_all)},
       {"gather_text", keep(check_gather_text)},
       {"broadcast", keep(check_broadcast)},
       {"exchange", keep(check_exchange)},
