@@ -57,17 +57,11 @@ int as_rank(const TrainArguments& arguments, const Config& config, RankPlace pla
 
 // What every rank would refuse is refused once.
 Result<void> check_before_start(const Config& config, const NodePlace& place) {
-  if (config.train_data.empty()) {
-    return fail(
-        ErrorCode::invalid_argument,
-        "data.train is not set: give --set data.train=FOLDER, a folder of token shards (muster-data tokenize "
-        "makes them), or in a job a channel named train");
-  }
+  const auto tokens = open_tokens(config.train_data, config.mixture);
+  // What is wrong with the files, a rank says, which may be on another node.
+  if (!tokens && tokens.error().code == ErrorCode::invalid_argument) return tl::unexpected(tokens.error());
   Config sized = config;
-  if (sized.model.vocab == 0) {
-    const auto tokens = open_tokens(config.train_data, config.mixture);  // what is wrong with it, a rank says
-    sized.model.vocab = tokens ? (*tokens)->vocab_size() : 1 << 20;
-  }
+  if (sized.model.vocab == 0) sized.model.vocab = tokens ? (*tokens)->vocab_size() : 1 << 20;
   MUSTER_TRY(sized.model, validated(sized.model));
   MUSTER_CHECK(run_layout(sized, place.nodes * place.ranks));
   return {};
@@ -130,7 +124,7 @@ int train_command(const TrainArguments& arguments) {
   if (stat((arguments.source.job_root + "/input/config/hyperparameters.json").c_str(), &status) == 0) {
     write_failure(arguments.source.job_root, code.error().message);
   }
-  return code.error().code == ErrorCode::invalid_argument ? kExitUsage : kExitFailed;
+  return exit_code(code.error());
 }
 
 int config_command(const ConfigArguments& arguments) {

@@ -202,6 +202,10 @@ TEST(MixtureStream, IsItsFoldersBehindEachOther) {
   EXPECT_EQ(documents, (std::vector<std::uint64_t>{3, 5, 7}));
   EXPECT_EQ((*stream)->parts()[1].begin, 5u);
   EXPECT_EQ((*stream)->description().at("mixture").as_array().size(), 2u);
+  const auto by_tokens = open_tokens(folder / "a" + ", " + folder / "b", "");
+  ASSERT_TRUE(by_tokens) << by_tokens.error().message;
+  EXPECT_EQ((*by_tokens)->parts()[0].weight, 5);
+  EXPECT_EQ((*by_tokens)->parts()[1].weight, 3);
   EXPECT_EQ(mixture_stream({{folder / "a", 1}, {folder / "c", 1}}).error().code,
             ErrorCode::failed_precondition);
   EXPECT_EQ(mixture_stream({{folder / "a", 1}, {folder / "gone", 1}}).error().code, ErrorCode::not_found);
@@ -216,6 +220,9 @@ TEST(OpenTokens, RefusesWeightsThatDoNotFitTheFolders) {
   EXPECT_THAT(message("a, b", "1"), testing::HasSubstr("data.mixture has 1 weights, data.train 2 folders"));
   EXPECT_THAT(message("a,b", "1, 0"), testing::HasSubstr("weight \" 0\" is not a number above 0"));
   EXPECT_THAT(message("/no/a,/no/b", ""), testing::HasSubstr("tokens of /no/a"));
+  EXPECT_THAT(message("a,,b", ""), testing::HasSubstr("data.train = a,,b: name 2 of 3 is empty"));
+  EXPECT_THAT(message("a,", "1,2"), testing::HasSubstr("name 2 of 2 is empty"));
+  EXPECT_THAT(message(" ", ""), testing::HasSubstr("data.train is not set: give --set data.train=FOLDER"));
 }
 
 TEST(SplitBatch, PartsTileTheBatchInOrder) {

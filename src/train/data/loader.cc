@@ -46,7 +46,8 @@ class MixtureStream final : public TokenStream {
                                                       ", those of " + folder.folder + " with " +
                                                       stream->tokenizer_hash() + "; a mixture needs one");
     }
-    parts_.push_back({size(), stream->size(), folder.weight, folder.folder});
+    parts_.push_back(
+        {size(), stream->size(), folder.weight.value_or(static_cast<double>(stream->size())), folder.folder});
     streams_.push_back(std::move(stream));
     return {};
   }
@@ -139,27 +140,33 @@ Result<std::unique_ptr<TokenStream>> mixture_stream(const std::vector<WeightedFo
 }
 
 Result<std::unique_ptr<TokenStream>> open_tokens(const std::string& folders, const std::string& weights) {
-  std::vector<WeightedFolder> list;
-  for (const auto folder : split(folders, ',')) list.push_back({.folder = std::string(trim(folder))});
-  if (list.size() == 1 && weights.empty()) return shard_stream(list[0].folder);
+  if (trim(folders).empty()) {
+    return fail(
+        ErrorCode::invalid_argument,
+        "data.train is not set: give --set data.train=FOLDER, a folder of token shards (muster-data tokenize "
+        "makes them), or in a job a channel named train");
+  }
+  const auto names = split(folders, ',');
   const auto given = weights.empty() ? std::vector<std::string_view>() : split(weights, ',');
-  if (!given.empty() && given.size() != list.size()) {
+  if (!given.empty() && given.size() != names.size()) {
     return fail(ErrorCode::invalid_argument, "data.mixture has " + std::to_string(given.size()) +
-                                                 " weights, data.train " + std::to_string(list.size()) +
+                                                 " weights, data.train " + std::to_string(names.size()) +
                                                  " folders: give one weight for each");
   }
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    if (given.empty()) {
-      MUSTER_TRY(const auto stream, shard_stream(list[i].folder));
-      list[i].weight = static_cast<double>(stream->size());
-      continue;
+  std::vector<WeightedFolder> list;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (trim(names[i]).empty()) {
+      return fail(ErrorCode::invalid_argument, "data.train = " + folders + ": name " + std::to_string(i + 1) +
+                                                   " of " + std::to_string(names.size()) +
+                                                   " is empty; give folders with one comma between");
     }
-    const auto weight = parse_double(trim(given[i]));
-    if (!weight || !(*weight > 0)) {
+    list.push_back({.folder = std::string(trim(names[i])), .weight = {}});
+    if (given.empty()) continue;
+    list.back().weight = parse_double(trim(given[i]));
+    if (!list.back().weight || !(*list.back().weight > 0)) {
       return fail(ErrorCode::invalid_argument,
                   "data.mixture: weight \"" + std::string(given[i]) + "\" is not a number above 0");
     }
-    list[i].weight = *weight;
   }
   return mixture_stream(list);
 }

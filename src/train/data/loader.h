@@ -51,14 +51,15 @@ Result<std::unique_ptr<TokenStream>> shard_stream(const std::string& folder);
 
 struct WeightedFolder {
   std::string folder;
-  double weight = 1;  // > 0; the shares are weights over their sum
+  std::optional<double> weight;  // > 0; the shares are weights over their sum; nullopt: its tokens
 };
 // Several folders of shards, drawn from by weight (a folder with more weight than data comes round sooner).
 // One folder is shard_stream(). failed_precondition: other tokenizers.
 Result<std::unique_ptr<TokenStream>> mixture_stream(const std::vector<WeightedFolder>& folders);
 
-// Folders with commas between, and their weights likewise; no weights: as many as the tokens they have.
-// invalid_argument: not as many weights as folders, or one that is not above 0.
+// data.train and data.mixture: folders with commas between, and their weights likewise; no weights: as many
+// as the tokens they have. invalid_argument: there is no folder, an empty name among them, not as many
+// weights as folders, or one that is not above 0.
 Result<std::unique_ptr<TokenStream>> open_tokens(const std::string& folders, const std::string& weights);
 
 struct Samples {
