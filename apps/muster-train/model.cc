@@ -15,6 +15,7 @@
 #include "train/loop/evaluate.h"
 #include "train/loop/machine.h"
 #include "train/loop/model_folder.h"
+#include "train/loop/write_model.h"
 
 namespace muster::train {
 namespace {
@@ -25,7 +26,7 @@ Result<void> eval(const EvalArguments& arguments) {
   use_threads(arguments.threads);
   MUSTER_TRY(ModelFolder folder, ModelFolder::open(arguments.model));
   MUSTER_TRY(const auto stream, shard_stream(arguments.data));
-  MUSTER_CHECK(folder.check_tokenizer(stream->tokenizer_hash(), arguments.data));
+  MUSTER_CHECK(folder.tokenizer().check(stream->tokenizer_hash(), arguments.data));
   const std::int64_t sequence = arguments.sequence > 0 ? arguments.sequence : folder.config().sequence;
   if (sequence > folder.model().max_sequence) {
     return fail(ErrorCode::invalid_argument, "--sequence " + std::to_string(sequence) +
@@ -51,10 +52,10 @@ Result<void> generate_text(const GenerateArguments& arguments) {
   MUSTER_TRY(ModelFolder folder, ModelFolder::open(arguments.model));
   std::string path = arguments.tokenizer;
   if (path.empty()) {
-    MUSTER_TRY(path, folder.tokenizer_file());
+    MUSTER_TRY(path, folder.tokenizer().file());
   }
   MUSTER_TRY(const auto tokenizer, text::Tokenizer::load(path));
-  MUSTER_CHECK(folder.check_tokenizer(tokenizer.hash(), path));
+  MUSTER_CHECK(folder.tokenizer().check(tokenizer.hash(), path));
   // In training a text begins behind the end token of the one before.
   std::vector<std::int64_t> prompt;
   if (tokenizer.eos() >= 0) prompt.push_back(tokenizer.eos());
@@ -123,11 +124,11 @@ Result<void> logits(const LogitsArguments& arguments) {
   return write_logits(arguments.output, values, static_cast<std::int64_t>(tokens.size()));
 }
 
-Result<void> export_model(const ExportArguments& arguments) {
+Result<void> write_export(const ExportArguments& arguments) {
   MUSTER_TRY(ModelFolder folder, ModelFolder::open(arguments.model));
   MUSTER_TRY(const hf::Written written,
-             folder.write_to(arguments.output,
-                             {.number = arguments.number, .file_bytes_max = arguments.file_bytes_max}));
+             export_model(folder, arguments.output,
+                          {.number = arguments.number, .file_bytes_max = arguments.file_bytes_max}));
   std::printf("export step=%lld path=%s dtype=%s parameters=%lld files=%d size=%s\n",
               static_cast<long long>(folder.step()), arguments.output.c_str(),
               std::string(hf::torch_name(arguments.number)).c_str(),
@@ -139,7 +140,7 @@ Result<void> export_model(const ExportArguments& arguments) {
 int report(const Result<void>& result) {
   if (result) return kExitDone;
   std::cerr << "muster-train: " << result.error().message << "\n";
-  return kExitFailed;
+  return exit_code(result.error());
 }
 
 }  // namespace
@@ -147,6 +148,6 @@ int report(const Result<void>& result) {
 int eval_command(const EvalArguments& arguments) { return report(eval(arguments)); }
 int generate_command(const GenerateArguments& arguments) { return report(generate_text(arguments)); }
 int logits_command(const LogitsArguments& arguments) { return report(logits(arguments)); }
-int export_command(const ExportArguments& arguments) { return report(export_model(arguments)); }
+int export_command(const ExportArguments& arguments) { return report(write_export(arguments)); }
 
 }  // namespace muster::train

@@ -9,6 +9,7 @@
 #include "train/hf/config_json.h"
 #include "train/loop/model_folder.h"
 #include "train/loop/test_run.h"
+#include "train/loop/write_model.h"
 
 namespace muster::train {
 namespace {
@@ -178,7 +179,7 @@ TEST(Pretrained, TheTrainedModelIsExportedWithWhatWasBesideIt) {
     ASSERT_TRUE(model) << model.error().message;
     EXPECT_EQ(model->step(), 3);
     const std::string target = folder / (std::string(source) + "-hf");
-    const auto written = model->write_to(target, {.number = hf::Number::f32});
+    const auto written = export_model(*model, target, {.number = hf::Number::f32});
     ASSERT_TRUE(written) << written.error().message;
     const auto object = json::parse_object(read_file(target + "/config.json").value()).value();
     EXPECT_EQ(json::opt_int(object, "eos_token_id"), 7);

@@ -1,7 +1,7 @@
 #include "train/loop/resume.h"
 
 #include "train/comm/agree.h"
-#include "train/loop/model_folder.h"
+#include "train/loop/pretrained.h"
 
 namespace muster::train {
 namespace {

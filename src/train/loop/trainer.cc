@@ -11,10 +11,10 @@
 #include "train/loop/evaluate.h"
 #include "train/loop/journal.h"
 #include "train/loop/machine.h"
-#include "train/loop/model_folder.h"
 #include "train/loop/resume.h"
 #include "train/loop/state.h"
 #include "train/loop/stepper.h"
+#include "train/loop/write_model.h"
 #include "train/model/flops.h"
 
 namespace muster::train {

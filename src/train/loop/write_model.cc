@@ -1,0 +1,80 @@
+#include "train/loop/write_model.h"
+
+#include <unistd.h>
+
+#include "base/file.h"
+#include "text/tokenizer.h"
+#include "train/ckpt/gathered.h"
+#include "train/comm/agree.h"
+#include "train/hf/config_json.h"
+
+namespace muster::train {
+namespace {
+
+constexpr char kMuster[] = "muster";  // a member of config.json
+
+// The config.json in a folder, for the members that Muster does not know; empty if there is none.
+json::Object base_config(const std::string& folder) {
+  const auto text = folder.empty() ? Result<std::string>("{}") : hf::read_config_text(folder);
+  auto config = text ? json::parse_object(*text) : Result<json::Object>(json::Object{});
+  return config ? *std::move(config) : json::Object{};
+}
+
+json::Object config_json(const ModelConfig& model, hf::Number number, json::Object base) {
+  json::Object config = hf::to_config(model, std::move(base));
+  config["torch_dtype"] = hf::torch_name(number);
+  return config;
+}
+
+Result<void> write_json(const std::string& path, const json::Object& object) {
+  return write_file_atomic(path, json::pretty(object) + "\n");
+}
+
+// The files beside the weights. `tokenizer` is the configuration's; it wins over one of the folder.
+Result<void> copy_beside(const std::string& from, const std::string& tokenizer, const std::string& to) {
+  if (!from.empty()) MUSTER_CHECK(hf::copy_companions(from, to));
+  return tokenizer.empty() ? Result<void>{} : text::copy_tokenizer(tokenizer, to);
+}
+
+bool is_there(const std::string& path) { return !path.empty() && access(path.c_str(), F_OK) == 0; }
+
+}  // namespace
+
+Result<void> write_model(const std::string& folder, const Config& config, const CheckpointInfo& info,
+                         std::span<const TensorSlice> slices, int node, Comm& comm) {
+  const auto describe = [&]() -> Result<void> {
+    if (comm.rank() != 0) return {};
+    MUSTER_CHECK(make_directories(folder));
+    json::Object object = config_json(config.model, hf::Number::f32, base_config(config.pretrained));
+    object[kMuster] =
+        json::Object{{"step", info.step}, {"tokenizer_sha256", info.tokenizer_hash}, {"config", info.config}};
+    MUSTER_CHECK(write_json(folder + "/" + hf::kConfigName, object));
+    return copy_beside(config.pretrained, config.tokenizer, folder);
+  };
+  MUSTER_CHECK(agree(comm, describe()));
+  MUSTER_CHECK(save_gathered(folder, info, slices, node, comm));
+  return agree(comm, comm.rank() == 0 ? remove_checkpoints(folder, {info.step}, INT64_MAX) : Result<void>{});
+}
+
+Result<hf::Written> export_model(ModelFolder& model, const std::string& folder,
+                                 const hf::WriteOptions& options) {
+  const Config& trained = model.config();
+  // A folder of checkpoints holds weights only.
+  const bool described = is_there(model.path() + "/" + hf::kConfigName);
+  const std::string from = described ? model.path() : is_there(trained.pretrained) ? trained.pretrained : "";
+  const std::string tokenizer = described || !is_there(trained.tokenizer) ? "" : trained.tokenizer;
+  hf::Written written;
+  const auto fill = [&](const std::string& work) -> Result<void> {
+    json::Object config = config_json(model.model(), options.number, base_config(from));
+    config.erase(kMuster);
+    MUSTER_CHECK(write_json(work + "/" + hf::kConfigName, config));
+    MUSTER_CHECK(copy_beside(from, tokenizer, work));
+    const auto slices = [&](const Slice& slice, std::span<float> out) { return model.read(slice, out); };
+    MUSTER_TRY(written, hf::write_weights(work, model.model(), slices, options));
+    return {};
+  };
+  MUSTER_CHECK(hf::make_folder_atomic(folder, fill));
+  return written;
+}
+
+}  // namespace muster::train
