@@ -16,9 +16,11 @@ constexpr char kModelHelp[] =
     "Folder that training wrote (output.dir or checkpoint.dir), or a Hugging Face model";
 
 constexpr char kExitCodes[] =
-    "Exit codes: 0 done; 1 failed; 2 wrong arguments; 69 another rank was lost; 75 saved and stopped by "
-    "SIGTERM\n"
-    "before the last step (0 in a job of Muster): start again to go on. A killed rank: 128 + signal.\n";
+    "Exit codes: 0 done; 1 failed; 2 wrong arguments or configuration; 69 another rank was lost; 75 saved "
+    "and\n"
+    "stopped by SIGTERM before the last step (0 in a job of Muster): start again to go on. A killed rank: "
+    "128 + "
+    "signal.\n";
 
 void add_source(CLI::App& app, SourceArguments& source) {
   app.add_option("file", source.file, "Configuration (TOML); every key may also be given by --set")

@@ -44,7 +44,7 @@ int plan_command(const PlanArguments& arguments) {
   const auto done = plan(arguments);
   if (done) return kExitDone;
   std::cerr << "muster-train: " << done.error().message << "\n";
-  return done.error().code == ErrorCode::invalid_argument ? kExitUsage : kExitFailed;
+  return exit_code(done.error());
 }
 
 }  // namespace muster::train

@@ -281,6 +281,14 @@ TEST_F(Program, PipelinesOverSocketsTrainAsOneRank) {
   }
 }
 
+// What only a rank can see, and is the caller's to mend, has the exit code of wrong arguments, too.
+TEST_F(Program, ARankThatIsGivenTheWrongThingEndsAsWrongArgumentsDo) {
+  const auto arguments = train_arguments(shared("train"), sets({"train.sequence=1000000"}));
+  const auto run = finish(start(arguments + std::vector<std::string>{"--nproc", "2"}));
+  EXPECT_EQ(run.code, 2) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("tokens, one window of 1000000 needs 1000001"));
+}
+
 // One rank is killed in the middle; the same command goes on, and ends with the bits of a run without the
 // fault.
 TEST_F(Program, AKilledRankIsNamedAndTheRunGoesOnBitwise) {

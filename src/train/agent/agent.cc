@@ -244,6 +244,10 @@ class Agent {
 
 }  // namespace
 
+int exit_code(const Error& error) {
+  return error.code == ErrorCode::invalid_argument ? kExitUsage : kExitFailed;
+}
+
 void hold_stop_signals() {
   const sigset_t signals = stop_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/time.h"
 #include "train/agent/discover.h"
 
@@ -24,6 +25,9 @@ inline constexpr int kExitUsage = 2;
 inline constexpr int kExitLostPeer = 69;  // EX_UNAVAILABLE: failed because another rank did
 inline constexpr int kExitStopped =
     75;  // EX_TEMPFAIL: saved and stopped before the end; start again to go on
+
+// Of a program that fails with this error: kExitUsage for wrong input, else kExitFailed.
+int exit_code(const Error& error);
 
 struct AgentOptions {
   std::vector<std::string> command;  // program and arguments; the rank's flags are appended

@@ -43,21 +43,30 @@ void stop_on_signals(bool has_agent) {
   if (!has_agent) on_signal(SIGINT, on_stop);
 }
 
-struct Joined {
+// What a rank holds until it ends.
+struct Held {
+  std::unique_ptr<TokenStream> tokens, held_out;
   std::unique_ptr<StoreServer> store;  // only where no agent hosts it
   std::unique_ptr<Comm> comm;
+  std::unique_ptr<Trainer> trainer;
 };
 
-Result<Joined> join(const RankOptions& options) {
+Result<void> open_data(const Config& config, Held& held) {
+  MUSTER_TRY(held.tokens, open_tokens(config.train_data, config.mixture));
+  if (config.validation_data.empty()) return {};
+  MUSTER_TRY(held.held_out, shard_stream(config.validation_data));
+  return {};
+}
+
+Result<void> join(const RankOptions& options, Held& held) {
   const RankPlace& place = options.place;
-  Joined joined;
   if (place.host_store) {
     MUSTER_TRY(UniqueFd listener, listen_for_store(place.store_host, place.store_port));
-    MUSTER_TRY(joined.store, start_store(place.store_host, std::move(listener)));
+    MUSTER_TRY(held.store, start_store(place.store_host, std::move(listener)));
   }
   if (place.world == 1) {
-    joined.comm = std::make_unique<Comm>("world", single_transport());
-    return joined;
+    held.comm = std::make_unique<Comm>("world", single_transport());
+    return {};
   }
   std::string address = place.address;
   if (address.empty()) {
@@ -71,8 +80,8 @@ Result<Joined> join(const RankOptions& options) {
                              .rank = place.rank,
                              .size = place.world,
                              .timeout = Millis(static_cast<std::int64_t>(options.config.timeout_s * 1000))}));
-  joined.comm = std::make_unique<Comm>("world", std::move(transport));
-  return joined;
+  held.comm = std::make_unique<Comm>("world", std::move(transport));
+  return {};
 }
 
 void say(const std::string& line) { std::cout << line << '\n' << std::flush; }
@@ -96,34 +105,18 @@ void show_recent(const Comm& comm) {
   std::cerr << line << std::endl;
 }
 
-// Says the error; the exit code for it.
-int report(const RankOptions& options, const Error& error) {
-  std::cerr << "muster-train: rank " << options.place.rank << ": " << error.message << std::endl;
-  return is_loss(error) && options.place.world > 1 ? kExitLostPeer : kExitFailed;
-}
-
-Result<Outcome> train(const RankOptions& options) {
+Result<Outcome> train(const RankOptions& options, Held& held) {
   const Config& config = options.config;
-  if (config.train_data.empty()) {
-    return fail(
-        ErrorCode::invalid_argument,
-        "data.train is not set: give --set data.train=FOLDER, a folder of token shards (muster-data tokenize "
-        "makes them), or in a job a channel named train");
-  }
-  MUSTER_TRY(const auto tokens, open_tokens(config.train_data, config.mixture));
-  std::unique_ptr<TokenStream> held_out;
-  if (!config.validation_data.empty()) {
-    MUSTER_TRY(held_out, shard_stream(config.validation_data));
-  }
-  MUSTER_TRY(const Joined joined, join(options));
+  MUSTER_CHECK(open_data(config, held));
+  MUSTER_CHECK(join(options, held));
   MUSTER_TRY(const int threads,
-             choose_threads(static_cast<int>(config.threads), options.place.local_world, *joined.comm));
+             choose_threads(static_cast<int>(config.threads), options.place.local_world, *held.comm));
   set_threads(threads);
-  MUSTER_TRY(const auto trainer,
+  MUSTER_TRY(held.trainer,
              Trainer::create({.config = config,
-                              .train = tokens.get(),
-                              .validation = held_out.get(),
-                              .comm = joined.comm.get(),
+                              .train = held.tokens.get(),
+                              .validation = held.held_out.get(),
+                              .comm = held.comm.get(),
                               .writer = {.node = options.place.node, .local_rank = options.place.local_rank},
                               .node_ranks = options.place.local_world,
                               .accepted = options.accepted,
@@ -132,22 +125,29 @@ Result<Outcome> train(const RankOptions& options) {
                               .say = say,
                               .stop_requested = [] { return g_stop.load(std::memory_order_relaxed); }}));
   stop_on_signals(options.has_agent);
-  auto outcome = trainer->run();
+  MUSTER_TRY(const Outcome outcome, held.trainer->run());
   // Nobody leaves while another still talks: a closed connection would look like a lost peer.
-  if (outcome) MUSTER_CHECK(joined.comm->barrier());
-  if (outcome) return outcome;
-  if (is_loss(outcome.error())) show_recent(*joined.comm);
-  // Not by way of destructors: a peer or a disk that hangs would hold this rank back, and its error.
-  _exit(report(options, outcome.error()));
+  MUSTER_CHECK(held.comm->barrier());
+  return outcome;
+}
+
+// Says the error and leaves at once, not by way of destructors: a peer or a disk that hangs would hold this
+// rank back, and its error.
+[[noreturn]] void fail_rank(const RankOptions& options, const Held& held, const Error& error) {
+  const bool lost = is_loss(error) && options.place.world > 1;
+  if (lost && held.comm) show_recent(*held.comm);
+  std::cerr << "muster-train: rank " << options.place.rank << ": " << error.message << std::endl;
+  _exit(lost ? kExitLostPeer : exit_code(error));
 }
 
 }  // namespace
 
 int run_rank(const RankOptions& options) {
   ignore_terminal(options.has_agent);
-  const auto outcome = train(options);
-  if (outcome) return *outcome == Outcome::stopped ? kExitStopped : kExitDone;
-  return report(options, outcome.error());
+  Held held;
+  const auto outcome = train(options, held);
+  if (!outcome) fail_rank(options, held, outcome.error());
+  return *outcome == Outcome::stopped ? kExitStopped : kExitDone;
 }
 
 }  // namespace muster::train

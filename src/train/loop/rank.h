@@ -21,7 +21,7 @@ struct RankOptions {
 
 // Lines of progress go to stdout (rank 0), errors to stderr. SIGTERM asks all ranks to save and stop, once
 // training has begun; SIGINT is left to the agent unless there is none. The answer is an exit code of
-// agent.h.
+// agent.h; a rank that fails ends the process with one, whatever failed.
 int run_rank(const RankOptions& options);
 
 }  // namespace muster::train
