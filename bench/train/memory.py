@@ -58,19 +58,19 @@ def taken(programs, ranks, values):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--programs", required=True, help="folder of muster-train and muster-data")
-    parser.add_argument("--preset", default="llama-110m", help="with a head of its own, not tied")
+    parser.add_argument("--preset", default="llama-110m", help="with a vocabulary of 32,000 and a head of its own")
     parser.add_argument("--only", default="", help="layouts with this in their name")
     arguments = parser.parse_args()
-    print(machine())
+    print(machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="bench-memory-") as folder:
         make_shards(arguments.programs, folder)
         for name, (ranks, layout) in LAYOUTS.items():
             if arguments.only not in name:
                 continue
             values = {"data.train": f"{folder}/shards", "train.micro_batch": 2, "train.batch": 4 * ranks,
-                      "train.sequence": 512, "train.steps": 2, "log.every": 1}
+                      "train.sequence": 256, "train.steps": 2, "log.every": 1}
             values |= {key: str(value).format(folder=folder) for key, value in layout.items()}
-            model = {"model.preset": arguments.preset, "model.tied": "false"}
+            model = {"model.preset": arguments.preset, "model.vocab": 32000, "model.tied": "false"}
             plan, parameters = planned(arguments.programs, ranks, values | model)
             empty = taken(arguments.programs, ranks, values | NO_MODEL)
             shutil.rmtree(f"{folder}/ckpt", ignore_errors=True)
