@@ -182,8 +182,10 @@ std::vector<Key> keys_of(Config& c) {
        kMany},
       {"checkpoint.resume",
        operational,
-       "auto: go on from the newest one, if any; required: refuse to start anew; latest-valid: as auto, but "
-       "past damaged ones",
+       "auto: go on from the newest one; if there is none say so and start at step 0 (the folder around "
+       "checkpoint.dir must be there); required: refuse to start anew; latest-valid: as auto, but past "
+       "damaged "
+       "ones",
        &c.checkpoint_resume,
        -INFINITY,
        INFINITY,

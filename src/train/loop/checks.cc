@@ -24,19 +24,6 @@ std::string fingerprint(const TrainerParts& parts) {
   return json::dump(values);
 }
 
-// A folder that will be written to much later: an unusable one should end the run before its first step.
-Result<void> check_folder(const char* key, const std::string& folder, int rank) {
-  if (folder.empty()) return {};
-  const auto named = [&](const Error& error) {
-    return tl::unexpected(error.with_context(std::string(key) + " = " + folder));
-  };
-  if (const auto made = make_directories(folder); !made) return named(made.error());
-  const std::string probe = folder + "/.writable-" + std::to_string(rank);
-  if (const auto written = write_file_atomic(probe, ""); !written) return named(written.error());
-  ::unlink(probe.c_str());
-  return {};
-}
-
 Result<void> check_tokenizer(const std::string& path, const std::string& hash) {
   if (path.empty()) return {};
   MUSTER_TRY(const std::string model, read_file(path));
@@ -67,15 +54,23 @@ Result<void> check_agreement(const TrainerParts& parts) {
   return {};
 }
 
+Result<void> check_writable(const std::string& key, const std::string& folder, int rank) {
+  const auto named = [&](const Error& error) {
+    return tl::unexpected(error.with_context(key + " = " + folder));
+  };
+  if (const auto made = make_directories(folder); !made) return named(made.error());
+  const std::string probe = folder + "/.writable-" + std::to_string(rank);
+  if (const auto written = write_file_atomic(probe, ""); !written) return named(written.error());
+  ::unlink(probe.c_str());
+  return {};
+}
+
 Result<void> check_ends(const TrainerParts& parts) {
   const Config& config = parts.config;
   Comm& comm = *parts.comm;
   const auto check = [&]() -> Result<void> {
-    if (parts.writer.local_rank == 0)
-      MUSTER_CHECK(check_folder("checkpoint.dir", config.checkpoint_dir, comm.rank()));
-    if (comm.rank() != 0) return {};
-    MUSTER_CHECK(check_folder("output.dir", config.output_dir, 0));
-    if (config.output_dir.empty()) return {};
+    if (comm.rank() != 0 || config.output_dir.empty()) return {};
+    MUSTER_CHECK(check_writable("output.dir", config.output_dir, 0));
     return check_tokenizer(config.tokenizer, parts.train->tokenizer_hash());
   };
   return agree(comm, check());

@@ -9,7 +9,11 @@ namespace muster::train {
 // failed_precondition: configuration or data differ between the ranks, and how.
 Result<void> check_agreement(const TrainerParts& parts);
 
-// Folders that will be written to, and whether data.tokenizer is the one of the data.
+// output.dir, which will be written to at the end, and whether data.tokenizer is the one of the data.
 Result<void> check_ends(const TrainerParts& parts);
+
+// A folder that will be written to much later: an unusable one should end the run before its first step.
+// Makes it if need be. Errors name the key. Not collective.
+Result<void> check_writable(const std::string& key, const std::string& folder, int rank);
 
 }  // namespace muster::train

@@ -1,6 +1,10 @@
 #include "train/loop/resume.h"
 
+#include <filesystem>
+
+#include "base/text.h"
 #include "train/comm/agree.h"
+#include "train/loop/checks.h"
 #include "train/loop/pretrained.h"
 
 namespace muster::train {
@@ -45,10 +49,60 @@ Result<void> resume(const TrainerParts& parts, Reader& reader, Stepper& stepper)
   return {};
 }
 
+// The folder that `folder` is in, however it is written.
+std::filesystem::path parent_of(const std::string& folder) {
+  std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // it ends in a slash
+  return path.parent_path();
+}
+
+// A checkpoint.dir that is not there belongs to a first run, or is mistyped. It is made where the folder that
+// it lies in is there. True: it was not there, where rank 0 is.
+Result<bool> open_checkpoint_dir(const TrainerParts& parts) {
+  const Config& config = parts.config;
+  const std::string& folder = config.checkpoint_dir;
+  const auto look = [&]() -> Result<std::string> {
+    std::error_code ignored;
+    if (parts.writer.local_rank != 0 || std::filesystem::exists(folder, ignored)) return "";
+    if (config.checkpoint_resume == "required") {
+      return fail(ErrorCode::not_found,
+                  "checkpoint.resume = required, but checkpoint.dir = " + folder + " is not there");
+    }
+    const std::string parent = parent_of(folder).string();
+    if (std::filesystem::is_directory(parent, ignored)) return "new";
+    return fail(ErrorCode::invalid_argument, "checkpoint.dir = " + folder + ": there is no folder " + parent +
+                                                 " to make it in. Correct the path, or, if this is a new "
+                                                 "run, make that folder first");
+  };
+  MUSTER_TRY(const auto looks, agree(*parts.comm, look()));
+  const auto writable = parts.writer.local_rank == 0
+                            ? check_writable("checkpoint.dir", folder, parts.comm->rank())
+                            : Result<void>();
+  MUSTER_CHECK(agree(*parts.comm, writable));
+  return looks[0] == "new";
+}
+
+// A folder beside it with a similar name that has checkpoints: perhaps that was meant.
+std::string similar_run(const std::string& folder) {
+  const std::filesystem::path parent = parent_of(folder);
+  const std::string own =
+      std::filesystem::absolute(folder).lexically_normal().lexically_relative(parent).begin()->string();
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(parent, error), last; !error && it != last;
+       it.increment(error)) {
+    if (const std::string name = it->path().filename().string(); name != own) names.push_back(name);
+  }
+  const std::string name = closest(own, names);
+  if (name.empty()) return "";
+  const auto steps = kept_checkpoints(parent / name, Keep{.last = 1}, INT64_MAX);
+  if (!steps || steps->empty()) return "";
+  return "; " + (parent / name).string() + " has step " + std::to_string(steps->front());
+}
+
 // The newest checkpoint that counts, if there is one.
 Result<std::optional<Reader>> newest_checkpoint(const TrainerParts& parts) {
   const Config& config = parts.config;
-  if (config.checkpoint_dir.empty()) return std::optional<Reader>();
   const auto on_damage = config.checkpoint_resume == "latest-valid" ? OnDamage::pass_over : OnDamage::refuse;
   auto latest = latest_checkpoint(config.checkpoint_dir, on_damage, *parts.comm);
   if (!latest) return resume_failed(config, latest.error());
@@ -56,22 +110,37 @@ Result<std::optional<Reader>> newest_checkpoint(const TrainerParts& parts) {
   return std::move(latest->reader);
 }
 
+// The same, or what is done where there is none: said aloud, as nobody should lose a run to a wrong path.
+Result<std::optional<Reader>> find_checkpoint(const TrainerParts& parts) {
+  const Config& config = parts.config;
+  const bool required = config.checkpoint_resume == "required";
+  if (config.checkpoint_dir.empty()) {
+    if (!required) return std::optional<Reader>();
+    return fail(ErrorCode::invalid_argument, "checkpoint.resume = required, but checkpoint.dir is not set");
+  }
+  MUSTER_TRY(const bool is_new, open_checkpoint_dir(parts));
+  MUSTER_TRY(auto reader, newest_checkpoint(parts));
+  if (reader) return reader;
+  if (required) {
+    return fail(
+        ErrorCode::not_found,
+        "checkpoint.resume = required, but there is no finished checkpoint in " + config.checkpoint_dir);
+  }
+  parts.say_once("notice: no checkpoint in " + config.checkpoint_dir + (is_new ? ", a new folder" : "") +
+                 ": starting at step 0" +
+                 (parts.comm->rank() == 0 ? similar_run(config.checkpoint_dir) : ""));
+  return reader;
+}
+
 }  // namespace
 
 Result<Begin> resume_or_begin(const TrainerParts& parts, Stepper& stepper) {
   const Config& config = parts.config;
-  MUSTER_TRY(auto reader, newest_checkpoint(parts));
+  MUSTER_TRY(auto reader, find_checkpoint(parts));
   if (reader) {
     MUSTER_CHECK(resume(parts, *reader, stepper));
     return Begin::at_checkpoint;
   }
-  if (config.checkpoint_resume == "required") {
-    return fail(ErrorCode::not_found,
-                "checkpoint.resume = required, but there is no finished checkpoint in \"" +
-                    config.checkpoint_dir + "\"");
-  }
-  if (!config.checkpoint_dir.empty())
-    parts.say_once("checkpoint none in " + config.checkpoint_dir + ": starting at step 0");
   const ParamTable& table = stepper.model().table();
   if (config.pretrained.empty()) {
     init_parameters(table, stepper.weights(), static_cast<std::uint64_t>(config.seed));

@@ -9,8 +9,10 @@ namespace muster::train {
 
 enum class Begin { at_checkpoint, anew };
 
-// Fills `stepper`. failed_precondition: the checkpoint is of another run, or the ranks see different ones;
-// corrupt: it is damaged; not_found: checkpoint.resume requires one and there is none.
+// Fills `stepper`, and makes checkpoint.dir if need be. That there is no checkpoint is said aloud.
+// failed_precondition: the checkpoint is of another run, or the ranks see different ones; corrupt: it is
+// damaged; not_found: checkpoint.resume requires one and there is none; invalid_argument: there is not even a
+// folder to make checkpoint.dir in.
 Result<Begin> resume_or_begin(const TrainerParts& parts, Stepper& stepper);
 
 }  // namespace muster::train

@@ -283,10 +283,49 @@ TEST(Resume, RefusesAnotherRun) {
       run_alone({.config = tiny({dir, "train.steps=9"}), .train = &data, .accepted = {"train.steps"}}).error,
       "");
   EXPECT_THAT(run_alone({.config = tiny({dir}), .train = &other}).error, HasSubstr("trained on other data"));
-  EXPECT_THAT(run_alone({.config = tiny({"checkpoint.dir=" + folder / "none", "checkpoint.resume=required"}),
-                         .train = &data})
-                  .error,
-              HasSubstr("checkpoint.resume = required, but there is no finished checkpoint"));
+}
+
+// What is missing is never a silent start at step 0.
+TEST(Resume, AMissingCheckpointIsSaidOrRefused) {
+  const auto data = tokens();
+  const TempDir folder;
+  const auto start = [&](const std::string& dir, const std::string& how) {
+    const auto traces = run_ranks(2, [&](int) {
+      return RunOptions{
+          .config = tiny({"train.batch=4", "checkpoint.dir=" + dir, "checkpoint.resume=" + how}),
+          .train = &data,
+          .steps_only = false};
+    });
+    EXPECT_EQ(traces[0].error, traces[1].error);
+    return traces[0];
+  };
+  const auto says = [](const std::string& line) { return testing::Contains(testing::StrEq(line)); };
+  // A first run, in a folder that is made, and in one that is there, as in a job.
+  const std::string made = folder / "run-a";
+  EXPECT_THAT(start(made + "/", "auto").lines,
+              says("notice: no checkpoint in " + made + "/, a new folder: starting at step 0"));
+  ASSERT_TRUE(make_directories(folder / "empty"));
+  EXPECT_THAT(start(folder / "empty", "latest-valid").lines,
+              says("notice: no checkpoint in " + folder / "empty" + ": starting at step 0"));
+  // Mistyped at the end, and on the way.
+  EXPECT_THAT(start(folder / "rum-a", "auto").lines,
+              says("notice: no checkpoint in " + folder / "rum-a" + ", a new folder: starting at step 0; " +
+                   made + " has step 8"));
+  for (const char* how : {"auto", "latest-valid"}) {
+    EXPECT_THAT(
+        start(folder / "rums/a", how).error,
+        HasSubstr("checkpoint.dir = " + folder / "rums/a: there is no folder " + folder / "rums to make"));
+  }
+  EXPECT_FALSE(fs::exists(folder / "rums"));
+  // required never makes one.
+  EXPECT_THAT(
+      start(folder / "none", "required").error,
+      HasSubstr("checkpoint.resume = required, but checkpoint.dir = " + folder / "none" + " is not there"));
+  EXPECT_FALSE(fs::exists(folder / "none"));
+  ASSERT_TRUE(make_directories(folder / "none/step-3"));  // of a save that was cut off
+  EXPECT_THAT(start(folder / "none", "required").error, HasSubstr("there is no finished checkpoint in "));
+  EXPECT_THAT(start("", "required").error, HasSubstr("required, but checkpoint.dir is not set"));
+  EXPECT_EQ(start(made, "required").lines.back(), "done step=8/8");
 }
 
 }  // namespace

@@ -107,22 +107,19 @@ class Trainer::Impl {
   std::optional<double> last_loss_;  // of a step of this start
 };
 
-// Restores the newest checkpoint or initialises.
+// Restores the newest checkpoint or initialises, and makes room for saves.
 Result<void> Trainer::Impl::start() {
   MUSTER_CHECK(check_ends(parts_));
-  const std::string& folder = config_.checkpoint_dir;
-  if (!folder.empty()) {
-    saver_.emplace(
-        SaverOptions{.folder = folder,
-                     .writer = parts_.writer,
-                     .keep = Keep{.last = config_.checkpoint_keep, .every = config_.checkpoint_keep_every},
-                     .stall_limit = Millis(static_cast<std::int64_t>(config_.timeout_s * 1000))},
-        comm_);
-    MUSTER_CHECK(saver_->reserve(bytes_of(stepper_->state())));
-  }
   MUSTER_TRY(const Begin begin, resume_or_begin(parts_, *stepper_));
   if (begin == Begin::at_checkpoint) saved_step_ = step_done();
-  return {};
+  if (config_.checkpoint_dir.empty()) return {};
+  saver_.emplace(
+      SaverOptions{.folder = config_.checkpoint_dir,
+                   .writer = parts_.writer,
+                   .keep = Keep{.last = config_.checkpoint_keep, .every = config_.checkpoint_keep_every},
+                   .stall_limit = Millis(static_cast<std::int64_t>(config_.timeout_s * 1000))},
+      comm_);
+  return agree(comm_, saver_->reserve(bytes_of(stepper_->state())));
 }
 
 // This rank's.
