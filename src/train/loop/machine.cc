@@ -1,6 +1,7 @@
 #include "train/loop/machine.h"
 
 #include <sched.h>
+#include <sys/stat.h>
 #include <torch/version.h>
 #include <unistd.h>
 
@@ -13,6 +14,8 @@
 
 namespace muster::train {
 namespace {
+
+const std::string kCgroups = "/sys/fs/cgroup";
 
 struct Affinity {
   int count = 1;
@@ -29,16 +32,29 @@ Affinity affinity() {
   return result;
 }
 
+// The same for all processes of a running machine, in whatever container or virtual node.
+std::string machine_id() {
+  if (const auto boot = read_file("/proc/sys/kernel/random/boot_id", 4096)) return std::string(trim(*boot));
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+struct CgroupValue {
+  std::string path;  // of the group, as this process sees it
+  std::string text;
+};
+
 // The text of `file` in this process's cgroup (v2) and in those above it, as far as they have one.
-std::vector<std::string> cgroup_values(const std::string& file) {
-  std::vector<std::string> values;
+std::vector<CgroupValue> cgroup_values(const std::string& file) {
+  std::vector<CgroupValue> values;
   const auto groups = read_file("/proc/self/cgroup", 1 << 16);
   if (!groups) return values;
   for (const auto line : split(*groups, '\n')) {
     if (!line.starts_with("0::/")) continue;
     for (std::string path(line.substr(3)); !path.empty(); path = path.substr(0, path.rfind('/'))) {
-      if (const auto text = read_file("/sys/fs/cgroup" + path + "/" + file, 4096))
-        values.emplace_back(trim(*text));
+      if (const auto text = read_file(kCgroups + path + "/" + file, 4096))
+        values.push_back({path, std::string(trim(*text))});
     }
   }
   return values;
@@ -47,8 +63,8 @@ std::vector<std::string> cgroup_values(const std::string& file) {
 // Cores that the quotas allow; 0: no limit.
 int quota_cores() {
   double smallest = 0;
-  for (const std::string& text : cgroup_values("cpu.max")) {
-    const auto parts = split(text, ' ');
+  for (const CgroupValue& value : cgroup_values("cpu.max")) {
+    const auto parts = split(value.text, ' ');
     const auto quota = parts.size() == 2 ? parse_double(parts[0]) : std::nullopt;
     const auto period = parts.size() == 2 ? parse_double(parts[1]) : std::nullopt;
     if (!quota || !period || *period <= 0) continue;
@@ -75,19 +91,25 @@ int usable_cores() {
   return quota > 0 ? std::min(mask, quota) : mask;
 }
 
-double usable_memory() {
-  double bytes =
+std::vector<MemoryLimit> memory_limits() {
+  const double machine =
       static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
-  for (const std::string& text : cgroup_values("memory.max")) {
-    if (const auto limit = parse_double(text)) bytes = std::min(bytes, *limit);  // "max": none
+  std::vector<MemoryLimit> limits = {{.id = machine_id(), .name = "machine", .bytes = machine}};
+  for (const CgroupValue& value : cgroup_values("memory.max")) {
+    const auto bytes = parse_double(value.text);  // "max": none
+    struct stat status {};
+    if (!bytes || stat((kCgroups + value.path).c_str(), &status) != 0) continue;
+    // Containers each see their own group as "/"; its number they do not share.
+    limits.push_back({.id = machine_id() + " " + std::to_string(status.st_ino),
+                      .name = "cgroup " + value.path,
+                      .bytes = *bytes});
   }
-  return bytes;
+  return limits;
 }
 
 Result<int> choose_threads(int wanted, int local_ranks, Comm& comm) {
   const Affinity mine = affinity();
-  const auto boot = read_file("/proc/sys/kernel/random/boot_id", 4096);
-  const std::string place = (boot ? *boot : std::string()) + mine.mask;
+  const std::string place = machine_id() + " " + mine.mask;
   MUSTER_TRY(const auto places, comm.gather_text(place));  // collective even where nobody needs it
   if (wanted > 0) return wanted;
   const auto sharing = static_cast<int>(std::count(places.begin(), places.end(), place));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 #include "train/comm/comm.h"
@@ -12,8 +13,14 @@ namespace muster::train {
 // Cores this process may use: its affinity mask, and its cgroup's quota (v2) rounded up.
 int usable_cores();
 
-// Bytes of memory that this process and its siblings may use: the machine's, or its cgroup's limit (v2).
-double usable_memory();
+// Memory that this process may use, and may share with others.
+struct MemoryLimit {
+  std::string id;    // the same for those that share it, and for nobody else
+  std::string name;  // for messages: "machine", "cgroup /jobs"
+  double bytes = 0;
+};
+// The machine's, then those of this process's cgroup (v2) and of the ones above it.
+std::vector<MemoryLimit> memory_limits();
 
 // wanted > 0: that many. Else the cores shared evenly by the ranks that run on them (same machine, same
 // mask), at least 1. Collective.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "train/hf/config_json.h"
+#include "train/loop/memory.h"
 #include "train/loop/state.h"
 
 namespace muster::train {
@@ -67,6 +68,7 @@ Result<void> ModelFolder::read(const Slice& slice, std::span<float> out) {
 Result<Model> ModelFolder::load(std::int64_t sequence, Dtype dtype) {
   ModelConfig config = config_.model;
   config.max_sequence = std::min(config.max_sequence, sequence);
+  MUSTER_CHECK(check_memory_of_model(config, dtype));
   MUSTER_TRY(Model model, Model::create(config, {.dtype = dtype}));
   FlatBuffer& parameters = model.parameters();
   std::vector<float> values;

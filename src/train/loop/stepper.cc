@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cmath>
-#include <new>
 
 #include "base/text.h"
 #include "train/loop/not_finite.h"
@@ -29,15 +28,14 @@ Result<Model> make_model(const Config& config, const Groups& groups, Range layer
                              .sequence_parallel = config.sequence_parallel,
                              .layers = layers,
                              .recompute = recompute};
-  if (place.shards == 1) return Model::create(config.model, options);
-  try {
-    return Model::create(
-        std::make_unique<ShardedWeights>(ParamTable(config.model, part_of(config.model, options)), dtype,
-                                         place, groups.gather()),
-        options);
-  } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::resource_exhausted, "no memory for this rank's part of the model");
+  ParamTable table(config.model, part_of(config.model, options));
+  std::unique_ptr<Weights> weights;
+  if (place.shards == 1) {
+    weights = std::make_unique<Weights>(std::move(table), dtype);
+  } else {
+    weights = std::make_unique<ShardedWeights>(std::move(table), dtype, place, groups.gather());
   }
+  return Model::create(std::move(weights), options);
 }
 
 // Of the blocks of all stages, in order, those of each.

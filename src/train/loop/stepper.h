@@ -28,7 +28,7 @@ class Stepper {
  public:
   // Makes the groups of the mesh, and room for this rank's part of model and optimizer; weights() are yet to
   // be filled. parts.config.model must have passed validated(), and `layout` be made of it. The stream
-  // and the comm must outlive this.
+  // and the comm must outlive this. May throw, as step() may, where there is no memory: memory.h.
   static Result<std::unique_ptr<Stepper>> create(const TrainerParts& parts, const RunLayout& layout);
 
   // `mine` is asked once, behind the backward: what is heard until then counts in this step.

@@ -11,6 +11,7 @@
 #include "train/loop/evaluate.h"
 #include "train/loop/journal.h"
 #include "train/loop/machine.h"
+#include "train/loop/memory.h"
 #include "train/loop/resume.h"
 #include "train/loop/state.h"
 #include "train/loop/stepper.h"
@@ -66,8 +67,10 @@ Result<std::optional<Loader>> held_out_loader(const TrainerParts& parts) {
 
 class Trainer::Impl {
  public:
-  Impl(TrainerParts parts, std::unique_ptr<Stepper> stepper, const std::optional<Loader>& held_out)
+  Impl(TrainerParts parts, const MemoryPlan& memory, std::unique_ptr<Stepper> stepper,
+       const std::optional<Loader>& held_out)
       : parts_(std::move(parts)),
+        memory_(memory),
         config_(parts_.config),
         comm_(*parts_.comm),
         stepper_(std::move(stepper)),
@@ -96,6 +99,7 @@ class Trainer::Impl {
   CheckpointInfo info() const;
 
   TrainerParts parts_;
+  const MemoryPlan memory_;  // of this rank
   const Config& config_;
   Comm& comm_;  // all ranks
   std::unique_ptr<Stepper> stepper_;
@@ -119,7 +123,8 @@ Result<void> Trainer::Impl::start() {
                    .keep = Keep{.last = config_.checkpoint_keep, .every = config_.checkpoint_keep_every},
                    .stall_limit = Millis(static_cast<std::int64_t>(config_.timeout_s * 1000))},
       comm_);
-  return agree(comm_, saver_->reserve(bytes_of(stepper_->state())));
+  const auto room = saver_->reserve(bytes_of(stepper_->state()));
+  return agree(comm_, room ? room : out_of_memory("the copy of the state that a save writes", memory_));
 }
 
 // This rank's.
@@ -129,7 +134,9 @@ Signals Trainer::Impl::signals() const {
 }
 
 Result<StepReport> Trainer::Impl::step() {
-  MUSTER_TRY(const StepReport report, stepper_->step([this] { return signals(); }));
+  MUSTER_TRY(const StepReport report, with_memory_errors("a step", memory_, [this] {
+               return stepper_->step([this] { return signals(); });
+             }));
   last_loss_ = report.loss;
   return report;
 }
@@ -150,11 +157,13 @@ Result<void> Trainer::Impl::open_journal() {
 Result<Evaluation> Trainer::Impl::evaluation(const GoOn& go_on) {
   MUSTER_ASSERT(held_out_);
   const Mesh& mesh = stepper_->groups().mesh;
-  return train::evaluate(
-      stepper_->pipeline(), *held_out_, static_cast<std::uint64_t>(config_.eval_windows),
-      static_cast<std::uint64_t>(config_.micro_batch),
-      {.part = mesh.batch_index(comm_.rank()), .parts = mesh.batch_size(), .counts = stepper_->counts()},
-      comm_, config_.document_mask, go_on);
+  return with_memory_errors("an evaluation", memory_, [&] {
+    return train::evaluate(
+        stepper_->pipeline(), *held_out_, static_cast<std::uint64_t>(config_.eval_windows),
+        static_cast<std::uint64_t>(config_.micro_batch),
+        {.part = mesh.batch_index(comm_.rank()), .parts = mesh.batch_size(), .counts = stepper_->counts()},
+        comm_, config_.document_mask, go_on);
+  });
 }
 
 // What a step's exchange tells besides the loss, told between the passes of an evaluation, which may be long:
@@ -315,10 +324,16 @@ Result<std::unique_ptr<Trainer>> Trainer::create(TrainerParts parts) {
   MUSTER_CHECK(check_agreement(parts));
   MUSTER_TRY(parts.config.model, sized_model(parts));
   MUSTER_TRY(const Plan plan, make_plan(parts.config, parts.comm->size(), parts.node_ranks, parts.dtype));
-  MUSTER_CHECK(check_memory(plan, std::max(1, parts.node_ranks), usable_memory()));
+  MUSTER_TRY(const auto memories, shared_memories(memory_limits(), *parts.comm));
+  MUSTER_CHECK(check_memory(plan, memories));
   MUSTER_TRY(const auto held_out, held_out_loader(parts));
-  MUSTER_TRY(auto stepper, Stepper::create(parts, plan.layout));
-  auto impl = std::make_unique<Impl>(std::move(parts), std::move(stepper), held_out);
+  const Mesh& mesh = plan.layout.mesh;
+  const auto stage = static_cast<std::size_t>(mesh.coordinate(Axis::pp, parts.comm->rank()));
+  const MemoryPlan& memory = plan.stages[stage].memory;
+  auto stepper = with_memory_errors("the model and its optimizer", memory,
+                                    [&] { return Stepper::create(parts, plan.layout); });
+  MUSTER_CHECK(agree(*parts.comm, stepper ? Result<void>() : tl::unexpected(stepper.error())));
+  auto impl = std::make_unique<Impl>(std::move(parts), memory, *std::move(stepper), held_out);
   MUSTER_CHECK(impl->start());
   return std::unique_ptr<Trainer>(new Trainer(std::move(impl)));
 }

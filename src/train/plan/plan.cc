@@ -265,21 +265,7 @@ Result<Plan> make_plan(const Config& config, int ranks, int node_ranks, Dtype dt
   return plan;
 }
 
-Result<void> check_memory(const Plan& plan, int node_ranks, double present_bytes) {
-  const Mesh& mesh = plan.layout.mesh;
-  double needed = 0;
-  int node = 0;
-  for (int first = 0; first < mesh.world(); first += node_ranks) {
-    double here = 0;
-    for (int rank = first; rank < std::min(first + node_ranks, mesh.world()); ++rank)
-      here += plan.stages[static_cast<std::size_t>(mesh.coordinate(Axis::pp, rank))].memory.total();
-    if (here > needed) node = first / node_ranks;
-    needed = std::max(needed, here);
-  }
-  if (needed <= present_bytes) return {};
-  const auto most =
-      std::ranges::max_element(plan.stages, {}, [](const StagePlan& stage) { return stage.memory.total(); });
-  const MemoryPlan& m = most->memory;
+std::string what_takes_most(const MemoryPlan& m) {
   const std::pair<double, const char*> parts[] = {
       {m.parameters + m.gradients,
        "parameters and gradients: choose a smaller model, or a larger mesh.shard, mesh.tp or mesh.pp"},
@@ -287,10 +273,33 @@ Result<void> check_memory(const Plan& plan, int node_ranks, double present_bytes
       {m.activations,
        "activations: set train.activation_checkpointing = full or a smaller train.micro_batch"}};
   const auto& largest = *std::ranges::max_element(parts, {}, [](const auto& part) { return part.first; });
-  return fail(ErrorCode::resource_exhausted,
-              "a rank needs up to " + amount(m.total()) + ", those of node " + std::to_string(node) +
-                  " together " + amount(needed) + "; this machine has " + amount(present_bytes) +
-                  ". Most of it, " + amount(largest.first) + " a rank, is for " + largest.second);
+  return "Most of it, " + amount(largest.first) + " a rank, is for " + largest.second;
+}
+
+Result<void> check_memory(const Plan& plan, std::span<const SharedMemory> memories) {
+  const Mesh& mesh = plan.layout.mesh;
+  const auto plan_of = [&](int rank) -> const MemoryPlan& {
+    return plan.stages[static_cast<std::size_t>(mesh.coordinate(Axis::pp, rank))].memory;
+  };
+  for (const SharedMemory& memory : memories) {
+    double needed = 0;
+    const MemoryPlan* most = nullptr;
+    for (const int rank : memory.ranks) {
+      const MemoryPlan& one = plan_of(rank);
+      needed += one.total();
+      if (most == nullptr || one.total() > most->total()) most = &one;
+    }
+    if (needed <= memory.bytes) continue;
+    const std::string first = "rank " + std::to_string(memory.ranks.front());
+    return fail(
+        ErrorCode::resource_exhausted,
+        (memory.ranks.size() == 1 ? first + " needs " + amount(needed) + "; its " + memory.name + " has "
+                                  : "the " + std::to_string(memory.ranks.size()) + " ranks that share the " +
+                                        memory.name + " of " + first + " need together " + amount(needed) +
+                                        ", up to " + amount(most->total()) + " each; it has ") +
+            amount(memory.bytes) + ". " + what_takes_most(*most));
+  }
+  return {};
 }
 
 std::string to_text(const Plan& plan, const Config& config) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -66,9 +67,18 @@ struct Plan {
 // dtype: of parameters and activations; node_ranks: ranks on each node, 0: not known.
 Result<Plan> make_plan(const Config& config, int ranks, int node_ranks, Dtype dtype);
 
-// resource_exhausted if the ranks of some node, of `node_ranks` ranks, need more than a machine has; names
-// what takes most and what makes it less.
-Result<void> check_memory(const Plan& plan, int node_ranks, double present_bytes);
+// Memory that some of the ranks share: that of their machine, or what a group of processes there may use.
+struct SharedMemory {
+  std::string name;  // for messages: "machine", "cgroup /jobs"
+  double bytes = 0;
+  std::vector<int> ranks;
+};
+// resource_exhausted if ranks that share a memory need more than it has; names what takes most and what makes
+// it less.
+Result<void> check_memory(const Plan& plan, std::span<const SharedMemory> memories);
+
+// "Most of it, 3.1 GiB, is for activations: set ..."
+std::string what_takes_most(const MemoryPlan& memory);
 
 // For people: a table of the stages, and what follows from it.
 std::string to_text(const Plan& plan, const Config& config);
