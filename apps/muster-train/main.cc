@@ -163,7 +163,7 @@ CkptCommands add_ckpt(CLI::App& app, std::string& ls_folder, std::string& verify
 
 void add_exchange_commands(CLI::App& app, LogitsArguments& logits, ExportArguments& arguments) {
   auto* x = app.add_subcommand("export", "Write a model as a Hugging Face folder");
-  x->add_option("--checkpoint,--model", arguments.model, kModelHelp)->required()->type_name("DIR");
+  x->add_option("--model", arguments.model, kModelHelp)->required()->type_name("DIR");
   x->add_option("--output", arguments.output, "Folder to make")->required()->type_name("DIR");
   x->add_option("--dtype", arguments.number, "bf16, fp16 or fp32 [bf16]")
       ->transform(CLI::CheckedTransformer(
@@ -177,7 +177,7 @@ void add_exchange_commands(CLI::App& app, LogitsArguments& logits, ExportArgumen
       ->type_name("SIZE");
   x->footer(
       "Weights are rounded to the nearest number of the type; one that would become infinite is refused.\n\n"
-      "Example:\n  muster-train export --checkpoint model/ --output hf/ --dtype bf16");
+      "Example:\n  muster-train export --model model/ --output hf/ --dtype bf16");
 
   auto* l = app.add_subcommand("logits", "What a model answers to token ids");
   l->add_option("--model", logits.model, kModelHelp)->required()->type_name("DIR");

@@ -211,8 +211,8 @@ TEST_F(Program, GoesThroughHuggingFacesForm) {
                                                    "output.dir=" + out / "model", "train.steps=20"}))));
   ASSERT_EQ(trained.code, 0) << trained.err;
   const std::string hf = out / "hf", half = out / "half", again = out / "again";
-  const auto exported = finish(start({"export", "--checkpoint", out / "model", "--output", hf, "--dtype",
-                                      "fp32", "--max-shard-size", "50KB"}));
+  const auto exported = finish(start(
+      {"export", "--model", out / "model", "--output", hf, "--dtype", "fp32", "--max-shard-size", "50KB"}));
   ASSERT_EQ(exported.code, 0) << exported.err;
   EXPECT_THAT(exported.out,
               ContainsRegex("^export step=20 path=.* dtype=float32 parameters=[0-9]+ files=[2-9] "));
@@ -234,12 +234,12 @@ TEST_F(Program, GoesThroughHuggingFacesForm) {
   same({"logits"}, {"--tokens", "5,6,7"});
 
   // bf16 twice is bf16 once.
-  ASSERT_EQ(finish(start({"export", "--checkpoint", hf, "--output", half})).code, 0);
-  ASSERT_EQ(finish(start({"export", "--checkpoint", half, "--output", again})).code, 0);
+  ASSERT_EQ(finish(start({"export", "--model", hf, "--output", half})).code, 0);
+  ASSERT_EQ(finish(start({"export", "--model", half, "--output", again})).code, 0);
   EXPECT_EQ(read_file(half + "/model.safetensors").value(), read_file(again + "/model.safetensors").value());
   EXPECT_EQ(read_file(again + "/tokenizer.model").value(),
             read_file(shared("tokenizer/tokenizer.model")).value());
-  const auto twice = finish(start({"export", "--checkpoint", hf, "--output", half}));
+  const auto twice = finish(start({"export", "--model", hf, "--output", half}));
   EXPECT_EQ(twice.code, 1);
   EXPECT_THAT(twice.err, HasSubstr("is there already; choose another folder"));
 

@@ -29,7 +29,7 @@ def run(program, *arguments, text=None):
 
 
 def export(source, target, *more):
-    run("muster-train", "export", "--checkpoint", source, "--output", target, *more)
+    run("muster-train", "export", "--model", source, "--output", target, *more)
     return target
 
 

@@ -64,11 +64,11 @@ struct Config {
   double timeout_s = 600;
   MeshShape mesh;
   bool sequence_parallel = false;
-  std::int64_t zero = 0;           // 1: the optimizer's state is cut over the replicas
-  std::string gather = "auto";     // of mesh.shard: auto, flat, hierarchical
-  std::string schedule = "1f1b";   // of the pipeline
-  std::string stage_layers;        // "3,2,2"; empty: balanced
-  std::string recompute = "none";  // activation checkpointing
+  std::int64_t zero = 0;          // 1: the optimizer's state is cut over the replicas
+  std::string gather = "auto";    // of mesh.shard: auto, flat, hierarchical
+  std::string schedule = "1f1b";  // of the pipeline
+  std::string stage_layers;       // "3,2,2"; empty: balanced
+  std::string activation_checkpointing = "none";
   std::string precision = "fp32";  // of parameters and activations
 
   std::map<std::string, std::string> sources;  // key -> where its value comes from

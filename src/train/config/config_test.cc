@@ -22,6 +22,19 @@ Result<Config> resolved(std::vector<std::string> assignments) {
   return resolve(settings);
 }
 
+// One way to write them: keys with underscores, values that are words with dashes. Who mixes them is told.
+TEST(Config, KeysHaveUnderscoresAndValuesDashes) {
+  Config config;
+  for (const Key& key : keys_of(config)) {
+    EXPECT_THAT(key.name, testing::MatchesRegex("[a-z]+[.][a-z0-9_]+"));
+    for (const std::string& choice : key.choices) EXPECT_THAT(choice, testing::MatchesRegex("[a-z0-9-]+"));
+  }
+  EXPECT_THAT(resolved({"train.micro-batch=2"}).error().message,
+              HasSubstr("unknown key train.micro-batch; did you mean train.micro_batch?"));
+  EXPECT_THAT(resolved({"checkpoint.resume=latest_valid"}).error().message,
+              HasSubstr("latest-valid is needed"));
+}
+
 TEST(Config, DefaultsAreTheQuickstart) {
   const auto config = resolve({});
   ASSERT_TRUE(config) << config.error().message;

@@ -18,7 +18,7 @@ struct Groups {
   std::unique_ptr<Comm> shard;    // the same cut, other pieces of it, other parts of the batch
   std::unique_ptr<Comm> across;   // of `shard`, those of the same place on other nodes; null: gather is flat
   std::unique_ptr<Comm> within;   // of `shard`, those on the same node
-  std::unique_ptr<Comm> replica;  // the same piece in other copies of the model
+  std::unique_ptr<Comm> replica;  // the same piece in other replicas
   std::unique_ptr<Comm> stages;   // this pipeline
   std::unique_ptr<Comm> tied;     // its first and last stage, if they are two that share an embedding
 

@@ -38,7 +38,7 @@ Result<Mesh> Mesh::create(int world, MeshShape shape) {
     return fail(ErrorCode::invalid_argument,
                 "a world of " + std::to_string(world) + " ranks: at least 1 is needed");
   std::array<int, 4> extents = {shape.pp, shape.replica, shape.shard, shape.tp};
-  long long copy = 1;  // ranks of one copy of the model
+  long long of_one = 1;  // ranks of one replica
   for (Axis axis : kAxes) {
     const int extent = extents[static_cast<std::size_t>(axis)];
     if (axis == Axis::replica && extent == 0) continue;
@@ -49,19 +49,19 @@ Result<Mesh> Mesh::create(int world, MeshShape shape) {
       return fail(ErrorCode::invalid_argument,
                   name + ": there are " + std::to_string(world) + " ranks; possible are " + divisors(world));
     }
-    copy *= extent;  // at most world^3
+    of_one *= extent;  // at most world^3
   }
   auto& replica = extents[static_cast<std::size_t>(Axis::replica)];
-  if (replica == 0) replica = static_cast<int>(std::max(1LL, world / copy));
-  if (copy * replica != world) {
-    const std::string fits = world % copy == 0
-                                 ? "mesh.replica = " + std::to_string(world / copy) + " would fit"
-                                 : std::to_string(copy) +
-                                       " ranks make one copy of the model, so the ranks must be a "
+  if (replica == 0) replica = static_cast<int>(std::max(1LL, world / of_one));
+  if (of_one * replica != world) {
+    const std::string fits = world % of_one == 0
+                                 ? "mesh.replica = " + std::to_string(world / of_one) + " would fit"
+                                 : std::to_string(of_one) +
+                                       " ranks make one replica, so the ranks must be a "
                                        "multiple of that, or mesh.pp x mesh.shard x mesh.tp a "
                                        "divisor of them: " +
                                        divisors(world);
-    return fail(ErrorCode::invalid_argument, "the mesh has " + std::to_string(copy * replica) +
+    return fail(ErrorCode::invalid_argument, "the mesh has " + std::to_string(of_one * replica) +
                                                  " places, the world " + std::to_string(world) + " ranks; " +
                                                  fits);
   }

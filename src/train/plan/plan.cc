@@ -108,10 +108,10 @@ MemoryPlan memory_of(const Config& config, const RunLayout& layout, const Part& 
   const double layer =
       b.narrow * (t.kept * tokens + t.rows * rows) + b.wide * (t.kept_wide * tokens + t.rows_wide * rows);
   double slot = layers * layer, once = 0;
-  if (config.recompute == "full") {
+  if (config.activation_checkpointing == "full") {
     slot = layers * b.narrow * w * rows;
     once = layer;
-  } else if (config.recompute == "selective") {
+  } else if (config.activation_checkpointing == "selective") {
     slot = layers * (layer - cheap);
     once = cheap;
   }
@@ -155,9 +155,9 @@ TrafficPlan traffic_of(const Config& config, const RunLayout& layout, const Part
   // is a reduce-scatter and a gather. Under sequence parallelism these two are apart, and what is gathered
   // forward is gathered again where it is not kept.
   const bool cut_rows = config.sequence_parallel && tp > 1;
-  const double again = config.recompute == "full"                    ? (cut_rows ? 3 : 2)
-                       : config.recompute == "selective" && cut_rows ? 2
-                                                                     : 0;
+  const double again = config.activation_checkpointing == "full"                    ? (cut_rows ? 3 : 2)
+                       : config.activation_checkpointing == "selective" && cut_rows ? 2
+                                                                                    : 0;
   const double times = layers * (8 + again) + (p.first ? 2 : 0) + (p.last ? 2 : 0);
   t.tensor = micros * b.narrow * tokens * w * spread(tp) * times;
   if (p.last) t.tensor += micros * tokens * 3 * sizeof(double) * (tp - 1);  // of the softmax
