@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -22,6 +23,16 @@ void hurt(Trainer& trainer, const std::string& parameter) {
     if (piece.slice.tensor != parameter || piece.bytes.empty()) continue;
     const float wrong = std::numeric_limits<float>::quiet_NaN();
     std::memcpy(const_cast<std::byte*>(piece.bytes.data()), &wrong, sizeof wrong);
+  }
+}
+
+// Sets all that this rank holds of a parameter.
+void fill(Trainer& trainer, const std::string& parameter, float value) {
+  FlatBuffer& parameters = trainer.model().parameters();
+  for (const Param& param : trainer.model().table().params()) {
+    if (param.name != parameter) continue;
+    for (const Range part : within(parameters.pieces(), {param.offset, param.offset + param.numel}))
+      std::ranges::fill(parameters.as<float>(part), value);
   }
 }
 
@@ -66,6 +77,30 @@ TEST(Faults, InEveryLayoutTheLayerWhereItBeganIsNamed) {
         EXPECT_THAT(trace.error, HasSubstr("nothing was updated")) << layout.name;
         EXPECT_TRUE(trace.losses.empty()) << layout.name;
       }
+    }
+  }
+}
+
+// Weights so large in the last norm that logits and loss are still numbers, but their gradient is not: on the
+// ranks that hold them. Every layout finds the last stage's ranks, and a parameter.
+TEST(Faults, InEveryLayoutAGradientThatIsNotFiniteIsFoundBehindAFiniteLoss) {
+  const auto data = tokens();
+  for (const FaultyLayout& layout : kFaultyLayouts) {
+    auto settings = layout.settings;
+    for (const char* text : {"model.layers=2", "train.batch=12", "train.micro_batch=1"})
+      settings.emplace_back(text);
+    const auto traces = run_ranks(layout.ranks, [&](int) {
+      return RunOptions{.config = tiny(settings), .train = &data, .prepare = [](Trainer& trainer) {
+                          fill(trainer, "model.norm.weight", 8e37F);
+                        }};
+    });
+    for (const Trace& trace : traces) {
+      EXPECT_THAT(trace.error,
+                  ContainsRegex("^step 1: the gradient is not finite; it began in the gradient of "
+                                "[a-z0-9_.]+ on rank [0-9, ]+; nothing was updated"))
+          << layout.name;
+      EXPECT_EQ(trace.error, traces[0].error) << layout.name;
+      EXPECT_TRUE(trace.losses.empty()) << layout.name;
     }
   }
 }
