@@ -81,6 +81,7 @@ struct Rank {
   Child child;
   Stream out, err;
   std::optional<Ended> ended;
+  bool killed = false;  // by the agent
   bool failed() const { return ended && ended->code != kExitDone && ended->code != kExitStopped; }
 };
 
@@ -176,12 +177,7 @@ class Agent {
       rank.out.pump();
       rank.err.pump();
       order_.push_back(&rank);
-      if (stops_ > 0 && (rank.ended->signal == SIGTERM || rank.ended->code == kExitLostPeer)) {
-        // Asked to stop before it had anything to save, or without the peers it needs to save.
-        rank.ended = Ended{.code = kExitStopped};
-        cut_short_ = true;
-      }
-      if ((rank.failed() || cut_short_) && !failing_) {
+      if (rank.failed() && !failing_) {
         failing_ = true;
         kill_at_ = boot_time() + options_.failure_grace;
       }
@@ -189,8 +185,10 @@ class Agent {
   }
 
   void kill_all(int signal) {
-    for (const Rank& rank : ranks_) {
-      if (!rank.ended) kill(rank.child.pid, signal);
+    for (Rank& rank : ranks_) {
+      if (rank.ended) continue;
+      kill(rank.child.pid, signal);
+      rank.killed = rank.killed || signal == SIGKILL;
     }
   }
 
@@ -200,20 +198,33 @@ class Agent {
     }
   }
 
-  // The first to fail, but not one that only lost a peer if there is another.
+  // What the end of a rank tells about why the run ended, the most telling first.
+  enum class Cause {
+    own,      // it failed by itself
+    stop,     // SIGTERM, before it had anything to save: asked for
+    lost,     // it lost a peer
+    killed,   // by the agent
+    nothing,  // it is done, or saved
+  };
+  Cause cause(const Rank& rank) const {
+    if (!rank.failed()) return Cause::nothing;
+    if (rank.killed && rank.ended->signal == SIGKILL) return Cause::killed;
+    if (stops_ > 0 && rank.ended->signal == SIGTERM) return Cause::stop;
+    return rank.ended->code == kExitLostPeer ? Cause::lost : Cause::own;
+  }
+
+  // Of the ranks that tell most, the first to end. nullptr: all is well.
   const Rank* culprit() const {
-    const Rank* victim = nullptr;
+    const Rank* first = nullptr;
     for (const Rank* rank : order_) {
-      if (!rank->failed()) continue;
-      if (rank->ended->code != kExitLostPeer) return rank;
-      if (victim == nullptr) victim = rank;
+      if (cause(*rank) < (first == nullptr ? Cause::nothing : cause(*first))) first = rank;
     }
-    return victim;
+    return first;
   }
 
   AgentEnd end() const {
     const Rank* rank = culprit();
-    if (cut_short_) {
+    if (rank != nullptr && cause(*rank) == Cause::stop) {
       (void)write_all(STDERR_FILENO, "stopped without saving: asked to stop while starting\n");
       return {.code = kExitStopped};
     }
@@ -238,7 +249,6 @@ class Agent {
   std::vector<const Rank*> order_;  // in which they ended
   std::optional<Millis> kill_at_;
   bool failing_ = false;
-  bool cut_short_ = false;
   int stops_ = 0;
 };
 

@@ -3,10 +3,12 @@
 // One thread; no tensor code. The ranks die with the agent. Rank 0's output passes through unchanged; lines
 // of other ranks go to stderr behind "[rank N] ".
 //
-// - A rank fails: the others get a second to fail for themselves (they lose a peer), then are killed. The
-//   rank that failed first, and not merely because it lost a peer, is named with its last lines.
+// - A rank fails: the others get a second to fail for themselves (they lose a peer; saying so takes no time),
+//   then are killed. Named, with its last lines, is the first rank that failed by itself; if there is none
+//   here, the first that lost a peer; one that the agent killed only if all others were killed too.
 // - SIGTERM or SIGINT: forwarded; the ranks save and stop. One that has not begun to train just ends, and the
-//   others with it. A second signal, or `stop_grace`, kills them.
+//   others with it. A rank that fails by itself meanwhile is a failure all the same. A second signal, or
+//   `stop_grace`, kills them.
 #pragma once
 
 #include <string>

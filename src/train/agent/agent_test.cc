@@ -113,6 +113,13 @@ TEST(Agent, ALostPeerElsewhereIsStillAFailure) {
   EXPECT_THAT(run.err, HasSubstr("failure: rank 0 ended with exit code 69: gone"));
 }
 
+// Rank 0 loses a peer on another node; rank 1 has not noticed yet, and is killed by the agent.
+TEST(Agent, BlamesALostPeerNotTheRanksThatItKilledForIt) {
+  const auto run = finish(start(R"(if [ $2 = 0 ]; then echo gone >&2; exit 69; fi; exec sleep 100)", 3));
+  EXPECT_EQ(run.ended.code, kExitLostPeer);
+  EXPECT_THAT(run.err, HasSubstr("failure: rank 0 ended with exit code 69: gone\n"));
+}
+
 TEST(Agent, AProgramThatIsNotThere) {
   hold_stop_signals();
   const auto end =
@@ -143,6 +150,44 @@ TEST(Agent, AStopWhileStartingIsNoFailure) {
   const auto run = finish(child);
   EXPECT_EQ(run.ended.code, kExitStopped) << first << run.err;
   EXPECT_LT(run.took, Millis(2000));  // not stop_grace
+  EXPECT_THAT(run.err, HasSubstr("stopped without saving"));
+}
+
+// Rank 1 does `last` when asked to stop, rank 0 loses it.
+Finished stopped_while_saving(const std::string& last) {
+  const Child child =
+      start("if [ $2 = 1 ]; then trap '" + last + "' TERM; else trap 'echo lost >&2; exit 69' TERM; fi\n" +
+                "echo ready $2 >&2; while :; do sleep 0.02; done",
+            2);
+  read_until(child.err, "ready ");
+  read_until(child.err, "ready ");
+  kill(child.pid, SIGTERM);
+  return finish(child);
+}
+
+TEST(Agent, ARankThatCrashesAfterTheStopIsAFailure) {
+  const auto run = stopped_while_saving("kill -9 $$");
+  EXPECT_EQ(run.ended.code, 128 + SIGKILL);
+  EXPECT_THAT(run.err, HasSubstr("failure: rank 1 was killed by signal 9 (Killed)"));
+  EXPECT_THAT(run.err, Not(HasSubstr("stopped without saving")));
+}
+
+TEST(Agent, AFullDiskAfterTheStopIsAFailure) {
+  const auto run = stopped_while_saving("echo disk full >&2; exit 1");
+  EXPECT_EQ(run.ended.code, kExitFailed);
+  EXPECT_THAT(run.err, HasSubstr("failure: rank 1 ended with exit code 1: disk full\n"));
+}
+
+// It is no better known why than without the stop.
+TEST(Agent, ALossAloneAfterTheStopIsAFailure) {
+  const auto run = stopped_while_saving("exit 75");
+  EXPECT_EQ(run.ended.code, kExitLostPeer);
+  EXPECT_THAT(run.err, HasSubstr("failure: rank 0 ended with exit code 69: lost\n"));
+}
+
+TEST(Agent, ALossThatFollowsFromAStopWhileStartingIsNoFailure) {
+  const auto run = stopped_while_saving("trap - TERM; kill -TERM $$");
+  EXPECT_EQ(run.ended.code, kExitStopped);
   EXPECT_THAT(run.err, HasSubstr("stopped without saving"));
 }
 
