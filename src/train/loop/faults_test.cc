@@ -22,7 +22,12 @@ void hurt(Trainer& trainer, const std::string& parameter) {
                                                trainer.replicas().placement().written())) {
     if (piece.slice.tensor != parameter || piece.bytes.empty()) continue;
     const float wrong = std::numeric_limits<float>::quiet_NaN();
-    std::memcpy(const_cast<std::byte*>(piece.bytes.data()), &wrong, sizeof wrong);
+    const BFloat16 narrow(wrong);
+    if (trainer.model().dtype() == Dtype::bf16) {
+      std::memcpy(const_cast<std::byte*>(piece.bytes.data()), &narrow, sizeof narrow);
+    } else {
+      std::memcpy(const_cast<std::byte*>(piece.bytes.data()), &wrong, sizeof wrong);
+    }
   }
 }
 
@@ -52,6 +57,8 @@ const FaultyLayout kFaultyLayouts[] = {
     {"shard 2", 2, {"mesh.shard=2"}},
     {"shard 2, dp 2", 4, {"mesh.shard=2", "mesh.replica=2"}},
     {"full recomputation", 1, {"train.activation_checkpointing=full"}},
+    {"pp 2 in bf16", 2, {"mesh.pp=2", "train.precision=bf16"}},
+    {"tp 2, shard 2 in bf16", 4, {"mesh.tp=2", "mesh.shard=2", "train.precision=bf16"}},
     {"pp 2, tp 2, dp 2", 8, {"mesh.pp=2", "mesh.tp=2", "mesh.replica=2"}},
 };
 
@@ -137,6 +144,25 @@ TEST(Faults, TheCheckpointInFlightIsKept) {
   EXPECT_EQ(resumed[0].error, "");
   EXPECT_THAT(resumed[0].lines, testing::Contains(testing::StartsWith("resume step=2 ")));
   EXPECT_EQ(resumed[0].state, whole[0].state);
+}
+
+// Padding alone: the run goes on, and says that it learned nothing.
+TEST(Faults, ABatchWithoutTargetsUpdatesNothing) {
+  const MemoryStream data(std::vector<std::int64_t>(600, 0), 64);
+  const TempDir folder;
+  const auto run = [&](const char* steps) {
+    const auto traces = run_ranks(2, [&](int) {
+      return RunOptions{.config = tiny({steps, "train.batch=4", "data.ignored_token=0",
+                                        "checkpoint.dir=" + folder / steps}),
+                        .train = &data,
+                        .steps_only = false};
+    });
+    for (const Trace& trace : traces) EXPECT_EQ(trace.error, "");
+    return traces[0];
+  };
+  const Trace one = run("train.steps=1"), three = run("train.steps=3");
+  EXPECT_EQ(one.state, three.state);
+  EXPECT_THAT(three.lines, testing::Contains(HasSubstr("notice: step 3: no target of the batch counts")));
 }
 
 }  // namespace

@@ -187,20 +187,28 @@ Result<double> Stepper::gradient_norm() {
   return std::sqrt(ordered_sum(parts));
 }
 
+// A mean over no tokens is nothing to follow.
+StepReport Stepper::step_without_targets(const Signals& signals) {
+  optimizer_.set_steps(++step_);
+  samples_ += static_cast<std::uint64_t>(config_.batch);
+  return {.learning_rate = schedule_.at(step_ - 1), .updated = false, .signals = signals};
+}
+
 Result<StepReport> Stepper::step(const std::function<Signals()>& mine) {
   MUSTER_TRY(const StepResult result, accumulate());
   MUSTER_TRY(const Sums sums, exchange(result, mine()));
+  if (sums.tokens == 0) return step_without_targets(sums.signals);
   FlatBuffer& gradients = model_.gradients();
   MUSTER_CHECK(replicas_.reduce(gradients));
   MUSTER_TRY(const double norm, gradient_norm());
   if (!std::isfinite(norm)) return not_finite("the gradient is not finite");
-  const std::int64_t tokens = std::max<std::int64_t>(1, sums.tokens);
-  const StepReport report{.loss = sums.loss / static_cast<double>(tokens),
-                          .gradient_norm = norm / static_cast<double>(tokens),
+  const auto tokens = static_cast<double>(sums.tokens);
+  const StepReport report{.loss = sums.loss / tokens,
+                          .gradient_norm = norm / tokens,
                           .learning_rate = schedule_.at(step_),
                           .signals = sums.signals};
   optimizer_.step(model_.parameters(), gradients, report.learning_rate,
-                  gradient_scale(norm, tokens, config_.clip));
+                  gradient_scale(norm, sums.tokens, config_.clip));
   MUSTER_CHECK(replicas_.gather(model_.parameters()));
   ++step_;
   samples_ += static_cast<std::uint64_t>(config_.batch);

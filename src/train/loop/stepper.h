@@ -73,6 +73,7 @@ class Stepper {
   bool counts(int rank) const;
   Result<Sums> exchange(const StepResult& result, const Signals& mine);
   Result<double> gradient_norm();
+  StepReport step_without_targets(const Signals& signals);
   tl::unexpected<Error> not_finite(const std::string& what);
 
   const Config config_;

@@ -301,6 +301,9 @@ Result<Outcome> Trainer::Impl::run() {
                     .gradient_norm = report.gradient_norm,
                     .learning_rate = report.learning_rate,
                     .tokens = stepper_->samples() * static_cast<std::uint64_t>(config_.sequence)});
+    if (!report.updated)
+      say("notice: step " + std::to_string(step) +
+          ": no target of the batch counts (data.ignored_token): nothing was updated");
     if (report.signals.saver_ready) MUSTER_CHECK(advance_save());
     if (step == config_.steps) break;
     if (report.signals.stop) return stop();

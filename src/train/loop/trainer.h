@@ -54,7 +54,8 @@ struct StepReport {
   double loss = 0;
   double gradient_norm = 0;  // of the mean gradient, before clipping
   double learning_rate = 0;
-  Signals signals;  // of all ranks
+  bool updated = true;  // not where no target of the batch counts: then loss and norm are 0
+  Signals signals;      // of all ranks
 };
 
 class Trainer {

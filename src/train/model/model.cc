@@ -1,7 +1,5 @@
 #include "train/model/model.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -83,23 +81,6 @@ std::int64_t count_valid(std::span<const std::int64_t> targets) {
   return static_cast<std::int64_t>(targets.size()) - std::ranges::count(targets, kIgnoredTarget);
 }
 
-std::string gib(double bytes) { return std::to_string(std::llround(bytes / (1 << 30))) + " GiB"; }
-
-// Memory is overcommitted: without this look, a model that is too large would be killed while it is being
-// cleared.
-Result<void> check_memory(const ModelConfig& config, const ModelOptions& options) {
-  const PartSize size = part_size(config, part_of(config, options));
-  const auto needed =
-      static_cast<double>(size.parameters + size.gradients) * static_cast<double>(size_of(options.dtype));
-  const double present =
-      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
-  if (needed <= present) return {};
-  return fail(ErrorCode::resource_exhausted, "a model of " + std::to_string(parameter_count(config)) +
-                                                 " parameters needs " + gib(needed) +
-                                                 " for parameters and gradients; this machine has " +
-                                                 gib(present) + ". Choose a smaller model");
-}
-
 template <typename T>
 void init_all(const ParamTable& table, FlatBuffer& parameters, std::uint64_t seed) {
   const auto blocks = table.blocks();
@@ -160,7 +141,6 @@ std::string_view to_string(Recompute recompute) {
 Result<Model> Model::create(const ModelConfig& config, const ModelOptions& options) {
   MUSTER_TRY(const ModelConfig checked, validated(config));
   MUSTER_CHECK(check_tensor_parallel(checked, options.tp == nullptr ? 1 : options.tp->size()));
-  MUSTER_CHECK(check_memory(checked, options));
   try {
     auto weights = std::make_unique<Weights>(ParamTable(checked, part_of(checked, options)), options.dtype);
     return create(std::move(weights), options);
@@ -264,7 +244,7 @@ Result<void> Model::finish_accumulation() {
                                     detail::scalar_type(gradients().dtype())));
     }
   }
-  if (norms.empty()) return {};  // on all ranks of the group: they hold the same pieces
+  if (norms.empty()) return {};  // on all ranks of the group: they hold the same pieces (same_norm_pieces())
   const at::Tensor all = at::cat(norms);
   d.context.seam.sum(all);
   std::int64_t at = 0;

@@ -66,8 +66,8 @@ ModelPart part_of(const ModelConfig& config, const ModelOptions& options);
 
 class Model {
  public:
-  // Holds its whole part (weights.h). invalid_argument; resource_exhausted: more than this machine's memory.
-  // The group must outlive the model.
+  // Holds its whole part (weights.h). invalid_argument; resource_exhausted: no memory. The group must outlive
+  // the model.
   static Result<Model> create(const ModelConfig& config, const ModelOptions& options = {});
   // With weights of part_of(config, options), which may hold pieces of it only.
   static Result<Model> create(std::unique_ptr<Weights> weights, const ModelOptions& options);

@@ -8,6 +8,7 @@
 
 #include "base/rng.h"
 #include "train/comm/thread.h"
+#include "train/model/detail/model_detail.h"
 #include "train/model/model.h"
 #include "train/tensor.h"
 
@@ -62,6 +63,7 @@ struct Case {
   int tp = 1;
   bool sequence_parallel = false;
   std::vector<Micro> micros;
+  std::int64_t logit_bytes_max = 0;  // 0: as it is
 };
 
 // One outcome a rank; `gradients` has what the rank holds at its place.
@@ -80,6 +82,7 @@ std::vector<Outcome> run(const Case& c) {
         out.error = model.error().message;
         return;
       }
+      if (c.logit_bytes_max > 0) model->detail().head.logit_bytes_max = c.logit_bytes_max;
       model->init_parameters(5);
       model->start_accumulation();
       for (const Micro& micro : c.micros) {
@@ -173,6 +176,15 @@ TEST(TensorParallel, HasTheGradientsOfOneRank) {
       }
     }
   }
+}
+
+// Parts of 36 and 35 of the vocabulary: for themselves they would make chunks of 16 and 32 tokens.
+TEST(TensorParallel, UnevenPartsOfTheVocabularyMakeTheSameChunks) {
+  expect_equal({.config = config_of(6, 2, 71, 31, false),
+                .tp = 2,
+                .micros = {make_micro(1, 2, 20, 71)},
+                .logit_bytes_max = 35 * 8 * 32},
+               "chunks");
 }
 
 // One token on four ranks: under sequence parallelism three of them have no row at all.

@@ -22,7 +22,7 @@ constexpr std::int64_t kBlocksPerTask = 16;
 // The numbers of one update that are the same for all elements of a decay group.
 template <typename T>
 struct Factors {
-  T scale, keep, beta1, beta2, step_size, inverse_root_correction, eps;
+  T scale, keep, beta1, beta2, new1, new2, step_size, inverse_root_correction, eps;
 };
 
 template <typename T>
@@ -31,8 +31,8 @@ template <typename T>
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) {
     const T gradient = g[i] * f.scale;
-    m[i] = f.beta1 * m[i] + (T{1} - f.beta1) * gradient;
-    v[i] = f.beta2 * v[i] + (T{1} - f.beta2) * gradient * gradient;
+    m[i] = f.beta1 * m[i] + f.new1 * gradient;
+    v[i] = f.beta2 * v[i] + f.new2 * gradient * gradient;
     const T denominator = std::sqrt(v[i]) * f.inverse_root_correction + f.eps;
     p[i] = p[i] * f.keep - f.step_size * m[i] / denominator;
   }
@@ -125,6 +125,8 @@ void AdamW::update(FlatBuffer& weights, const FlatBuffer& gradients, double lear
                    .keep = 1,
                    .beta1 = static_cast<T>(options_.beta1),
                    .beta2 = static_cast<T>(options_.beta2),
+                   .new1 = static_cast<T>(1 - options_.beta1),
+                   .new2 = static_cast<T>(1 - options_.beta2),
                    .step_size = static_cast<T>(learning_rate / correction1),
                    .inverse_root_correction = static_cast<T>(1 / std::sqrt(correction2)),
                    .eps = static_cast<T>(options_.eps)};

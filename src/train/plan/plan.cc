@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "train/model/flops.h"
 #include "train/pipeline/schedule.h"
+#include "train/shard/placement.h"
 
 namespace muster::train {
 namespace {
@@ -126,6 +127,7 @@ MemoryPlan memory_of(const Config& config, const RunLayout& layout, const Part& 
   m.work = (b.narrow * t.work + b.wide * t.work_wide) * tokens;
   if (b.mixed()) {  // operands are widened, and results stand in fp32 before they are rounded
     m.work += b.wide * (t.left * tokens + std::max(largest_matrix, t.right * tokens));
+    if (p.last) m.work += b.wide * p.embedding;
     m.work += b.wide * 6 * value(p.local.query_width()) * tokens;  // in attention
     product = std::max(product, t.left * tokens);
   }
@@ -239,6 +241,17 @@ Result<RunLayout> run_layout(const Config& config, int ranks) {
   MUSTER_TRY(const BatchPart share,
              split_batch(static_cast<std::uint64_t>(config.batch),
                          static_cast<std::uint64_t>(config.micro_batch), mesh.batch_size(), 0));
+  for (const Range& layers : stages) {
+    const int tp = mesh.extent(Axis::tp), shards = mesh.extent(Axis::shard);
+    if (!config.sequence_parallel || same_norm_pieces(config.model, layers, tp, shards)) continue;
+    return fail(ErrorCode::invalid_argument,
+                "mesh.sequence_parallel with mesh.shard = " + std::to_string(shards) + ": " +
+                    std::to_string(tp) +
+                    " cuts do not divide model.ffn = " + std::to_string(config.model.ffn) +
+                    " and model.vocab = " + std::to_string(config.model.vocab) +
+                    ", and so many shards cut the norms of each in other places; choose sizes that mesh.tp "
+                    "divides, fewer shards, or mesh.sequence_parallel = false");
+  }
   return RunLayout{mesh, std::move(stages), share};
 }
 

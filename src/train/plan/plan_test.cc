@@ -37,7 +37,12 @@ TEST(Plan, RefusesWhatCannotWorkAndSaysWhatWould) {
         Case{6, {"mesh.pp=4"}, "the ranks must be a multiple of that"},
         Case{2, {"mesh.pp=2", "mesh.stage_layers=3,2"}, "that add up to the 4 layers"},
         Case{2, {"mesh.pp=2", "mesh.stage_layers=4,x"}, "mesh.stage_layers = 4,x: 2 whole numbers"},
-        Case{3, {"train.batch=16", "train.micro_batch=4"}, "the nearest is 12"}}) {
+        Case{3, {"train.batch=16", "train.micro_batch=4"}, "the nearest is 12"},
+        Case{21,
+             {"mesh.tp=3", "mesh.shard=7", "model.heads=3", "model.kv_heads=3", "model.head_dim=2",
+              "model.width=8", "model.ffn=5", "mesh.sequence_parallel=true", "train.batch=7",
+              "train.micro_batch=1"},
+             "3 cuts do not divide model.ffn = 5"}}) {
     auto settings = c.settings;
     settings.insert(settings.begin(), "model.preset=quickstart");
     const auto plan = make_plan(config_of(settings), c.ranks, 0, Dtype::f32);

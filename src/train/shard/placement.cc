@@ -43,6 +43,28 @@ std::vector<Range> cut_at_blocks(const ParamTable& table, Range range, int parts
   return cuts;
 }
 
+bool same_norm_pieces(const ModelConfig& config, Range layers, int tp, int shards) {
+  if (tp == 1 || shards == 1 || (config.ffn % tp == 0 && config.vocab % tp == 0)) return true;
+  const auto pieces = [&](int tp_rank) {
+    const ParamTable table(config, {.layers = layers, .tp_rank = tp_rank, .tp = tp});
+    std::vector<std::vector<Range>> held;  // of each shard and norm, in its own coordinates
+    for (int shard = 0; shard < shards; ++shard) {
+      const Placement placement(table, {.shards = shards, .shard = shard});
+      for (const Param& param : table.params()) {
+        if (param.spec->tp_axis != kNotCut) continue;
+        held.push_back(within(placement.held(), {param.offset, param.offset + param.numel}));
+        for (Range& piece : held.back()) piece = shifted(piece, -param.offset);
+      }
+    }
+    return held;
+  };
+  const auto first = pieces(0);
+  for (int rank = 1; rank < tp; ++rank) {
+    if (pieces(rank) != first) return false;
+  }
+  return true;
+}
+
 Placement::Placement(const ParamTable& table, const ShardPlace& place) : table_(&table), place_(place) {
   const bool tail = table.gradient_numel() > table.numel();
   std::vector<Range> units(table.units().begin(), table.units().end());

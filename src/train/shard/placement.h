@@ -20,6 +20,11 @@ namespace muster::train {
 // than blocks: some are empty.
 std::vector<Range> cut_at_blocks(const ParamTable& table, Range range, int parts);
 
+// Whether shards of this size hold the same pieces of what tensor parallelism does not cut (the norms) on all
+// cuts of these layers: as long as a norm lies in one shard, or the cuts are equal. Under sequence
+// parallelism the cuts sum these gradients piece by piece.
+bool same_norm_pieces(const ModelConfig& config, Range layers, int tp, int shards);
+
 struct ShardPlace {
   int shards = 1, shard = 0;
   int replicas = 1, replica = 0;

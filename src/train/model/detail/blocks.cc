@@ -356,13 +356,14 @@ double Head::loss(const at::Tensor& x, Shape shape, const std::int64_t* targets,
   const auto* rows = as_rows(targets, tokens, first, vocab, context);
   context.losses.assign(static_cast<std::size_t>(tokens), 0.0);
 
-  const std::int64_t row_bytes = vocab * static_cast<std::int64_t>(rstd.element_size());
+  const at::Tensor vocabulary = widened(output.value, saved.output_);
+  const std::int64_t row_bytes = rows_max * static_cast<std::int64_t>(rstd.element_size());
   const std::int64_t chunk = std::max<std::int64_t>(logit_bytes_max / row_bytes / 16 * 16, 16);
   for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
     const std::int64_t count = std::min(chunk, tokens - begin);
     const at::Tensor out = saved.logits_.shaped(wide(type), {count, vocab});
     double* losses = context.losses.data() + begin;
-    context.products.multiply(out, normed.narrow(0, begin, count), output.value.t());
+    context.products.multiply(out, normed.narrow(0, begin, count), vocabulary.t());
     if (context.seam.alone()) {
       with_wide_type(out, [&](auto* t) {
         kernels::cross_entropy(data(out, t), rows + begin, losses, count, vocab, dx != nullptr);
@@ -373,7 +374,7 @@ double Head::loss(const at::Tensor& x, Shape shape, const std::int64_t* targets,
     if (dx == nullptr) continue;
     context.products.accumulate(output.gradient, out.t(), normed.narrow(0, begin, count),
                                 fresh && begin == 0);
-    context.products.multiply(d_normed.narrow(0, begin, count), out, output.value);
+    context.products.multiply(d_normed.narrow(0, begin, count), out, vocabulary);
   }
   if (dx != nullptr) {
     dx->zero_();

@@ -137,10 +137,11 @@ struct Head {
   const ModelConfig* config;
   Weight norm, output;  // output: rows [first, first + output.value.size(0)) of the vocabulary
   std::int64_t first = 0;
+  std::int64_t rows_max = 0;  // of the ranks that cut the vocabulary, which must make the same chunks
   std::int64_t logit_bytes_max = std::int64_t{64} << 20;  // of one chunk
 
   struct Saved {
-    Buffer normed_, rstd_, logits_, entered_;
+    Buffer normed_, rstd_, logits_, entered_, output_;
   };
   // Sum of the token losses. With dx (shape of x) also all gradients, chunk by chunk, so that the logits of a
   // large vocabulary never stand in memory at once; backward is therefore not a call of its own. `shape`, and

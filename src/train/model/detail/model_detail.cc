@@ -36,16 +36,18 @@ class Model::Detail::Lease {
     }
   }
   ~Lease() {
-    if (of_ != Of::values) {
-      if (detail_.watching) detail_.look_at(unit_, gradient_.data);
-      detail_.weights->reduce(unit_.gradients);
-    }
     if (of_ != Of::gradient) detail_.weights->release(unit_.parameters);
   }
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
 
   bool fresh() const { return gradient_.fresh; }
+
+  // The gradient is complete.
+  void reduce() {
+    if (detail_.watching) detail_.look_at(unit_, gradient_.data);
+    detail_.weights->reduce(unit_.gradients);
+  }
 
  private:
   Detail& detail_;
@@ -114,6 +116,7 @@ Model::Detail::Detail(std::unique_ptr<Weights> held, const ModelOptions& how)
     ++unit;
     const Param& vocabulary = tied ? table.at("model.embed_tokens.weight") : table.at("lm_head.weight");
     head.first = vocabulary.box.start[0];
+    head.rows_max = part_of(table.config().vocab, 0, table.part().tp).size();  // the first has most
     const Range values{vocabulary.offset, vocabulary.offset + vocabulary.numel};
     const Range tail{table.numel(), table.gradient_numel()};
     if (tied)
@@ -163,6 +166,7 @@ at::Tensor Model::Detail::forward(Slot& slot, const std::int64_t* tokens, Shape 
     run_layer(i, x, &y, options.recompute == Recompute::full ? again : slot.saved[i], shape);
     x = y;
     look_at(x, static_cast<std::int64_t>(i));
+    if (!status()) break;  // what follows would be of no use
   }
   slot.streams.back() = x;
   return x;
@@ -179,24 +183,31 @@ double Model::Detail::loss(Slot& slot, const std::int64_t* targets, at::Tensor* 
   const Lease::Of of = d == nullptr ? Lease::Of::values : Lease::Of::both;
   std::optional<Lease> tied;
   if (tied_unit) tied.emplace(*this, *tied_unit, of);
-  const Lease lease(*this, *norm_unit, of);
-  return head.loss(slot.streams.back(), shape, targets, head_saved, d, lease.fresh(), context);
+  Lease lease(*this, *norm_unit, of);
+  const double sum = head.loss(slot.streams.back(), shape, targets, head_saved, d, lease.fresh(), context);
+  if (d != nullptr) {
+    lease.reduce();
+    if (tied) tied->reduce();
+  }
+  return sum;
 }
 
 // d: the gradient of the stream behind the last layer on entry, of the one into the first on return.
 void Model::Detail::backward(Slot& slot, const std::int64_t* tokens, const at::Tensor& behind, Shape shape) {
   at::Tensor d = behind;
-  for (std::size_t i = layers.size(); i-- > 0;) {
-    const Lease lease(*this, layer_units[i], Lease::Of::both);
+  for (std::size_t i = layers.size(); i-- > 0 && status();) {
+    Lease lease(*this, layer_units[i], Lease::Of::both);
     const bool full = options.recompute == Recompute::full;
     LayerSaved& saved = full ? again : slot.saved[i];
     if (full) run_layer(i, slot.streams[i], nullptr, saved, shape);
     layers[i].mlp.backward(d, shape, saved.mlp, lease.fresh(), context);
     layers[i].attention.backward(d, shape, saved.attention, lease.fresh(), context);
+    lease.reduce();
   }
-  if (embedding_unit) {
-    const Lease lease(*this, *embedding_unit, Lease::Of::gradient);
+  if (embedding_unit && status()) {
+    Lease lease(*this, *embedding_unit, Lease::Of::gradient);
     embedding.backward(tokens, shape, d, lease.fresh(), context);
+    lease.reduce();
   }
   weights->end_micro_batch();
 }

@@ -68,8 +68,8 @@ struct Model::Detail {
   // The stream behind the last layer.
   at::Tensor forward(Slot& slot, const std::int64_t* tokens, detail::Shape shape);
   void backward(Slot& slot, const std::int64_t* tokens, const at::Tensor& d, detail::Shape shape);
-  // The sum of the token losses; d: the gradient of the stream, or null.
   at::Tensor logits(const at::Tensor& x);
+  // The sum of the token losses; d: the gradient of the stream, or null.
   double loss(Slot& slot, const std::int64_t* targets, at::Tensor* d, detail::Shape shape);
   void run_layer(std::size_t layer, const at::Tensor& x, at::Tensor* y, LayerSaved& saved,
                  detail::Shape shape);

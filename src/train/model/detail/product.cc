@@ -4,30 +4,17 @@
 #include "train/model/detail/types.h"
 
 namespace muster::train::detail {
-namespace {
-
-at::Tensor widen_into(Buffer& room, const at::Tensor& matrix) {
-  if (wide(matrix.scalar_type()) == matrix.scalar_type()) return matrix;
-  if (!matrix.is_contiguous()) return widen_into(room, matrix.t()).t();
-  return room.shaped(at::kFloat, matrix.sizes()).copy_(matrix);
-}
-
-}  // namespace
-
-at::Tensor Buffer::shaped(at::ScalarType type, at::IntArrayRef shape) {
-  std::int64_t numel = 1;
-  for (const auto length : shape) numel *= length;
-  if (!storage_.defined() || storage_.scalar_type() != type || storage_.numel() < numel) {
-    storage_ = at::Tensor();  // free first
-    storage_ = at::empty({numel}, type);
-  }
-  return storage_.narrow(0, 0, numel).view(shape);
-}
-
 at::Tensor widened(const at::Tensor& tensor) { return tensor.to(wide(tensor.scalar_type())); }
 
+at::Tensor widened(const at::Tensor& matrix, Buffer& room) {
+  if (wide(matrix.scalar_type()) == matrix.scalar_type()) return matrix;
+  if (matrix.is_contiguous()) return room.shaped(at::kFloat, matrix.sizes()).copy_(matrix);
+  MUSTER_ASSERT(matrix.t().is_contiguous());
+  return widened(matrix.t(), room).t();
+}
+
 void Products::multiply(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor left = widen_into(left_, a), right = widen_into(right_, b);
+  const at::Tensor left = widened(a, left_), right = widened(b, right_);
   const bool rounds = out.scalar_type() != left.scalar_type();
   at::Tensor product = rounds ? product_.shaped(left.scalar_type(), out.sizes()) : out;
   at::mm_out(product, left, right);
@@ -36,7 +23,7 @@ void Products::multiply(const at::Tensor& out, const at::Tensor& a, const at::Te
 
 void Products::multiply_onto(const at::Tensor& out, const at::Tensor& x, const at::Tensor& a,
                              const at::Tensor& b) {
-  const at::Tensor left = widen_into(left_, a), right = widen_into(right_, b);
+  const at::Tensor left = widened(a, left_), right = widened(b, right_);
   if (out.scalar_type() == left.scalar_type()) {
     at::Tensor target = out;
     at::addmm_out(target, x, left, right);

@@ -6,21 +6,14 @@
 // transpose of one. One thread an object, under NoGradGuard.
 #pragma once
 
+#include "train/model/detail/buffer.h"
 #include "train/tensor.h"
 
 namespace muster::train::detail {
 
-// Memory that grows to the largest shape asked for and is then reused: no page faults in the steady state.
-class Buffer {
- public:
-  at::Tensor shaped(at::ScalarType type, at::IntArrayRef shape);
-
- private:
-  at::Tensor storage_;
-};
-
-// A copy in the wide type; what is wide already, itself.
+// A copy in the wide type, of a matrix in `room`; what is wide already, itself.
 at::Tensor widened(const at::Tensor& tensor);
+at::Tensor widened(const at::Tensor& matrix, Buffer& room);
 
 class Products {
  public:

@@ -19,7 +19,7 @@
 
 #include "train/comm/comm.h"
 #include "train/layout/layout.h"
-#include "train/model/detail/product.h"
+#include "train/model/detail/buffer.h"
 #include "train/tensor.h"
 
 namespace muster::train::detail {
