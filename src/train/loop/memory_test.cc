@@ -10,7 +10,8 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "train/loop/test_run.h"
+#include "train/loop/state.h"
+#include "train/loop/test_layout.h"
 
 namespace muster::train {
 namespace {
@@ -56,6 +57,89 @@ TEST(Memory, MoreThanTheMachineHasIsRefusedBeforeItIsAllocated) {
   }
   EXPECT_THAT(check_memory_of_model(*preset("llama-70b", 128256), Dtype::f64).error().message,
               HasSubstr("70553706496 parameters, needs 1."));
+}
+
+// What a rank has allocated, of what the plan counts exactly.
+struct Allocated {
+  std::string error;
+  double parameters = 0, gradients = 0, optimizer = 0, save = 0;
+};
+
+Allocated allocated_by(const Layout& layout, const Config& config, const TokenStream& data, Comm& comm) {
+  set_threads(1);
+  const auto trainer = Trainer::create({.config = config,
+                                        .train = &data,
+                                        .comm = &comm,
+                                        .node_ranks = layout.node_ranks,
+                                        .machine = {},
+                                        .dtype = compute_dtype(config)});
+  if (!trainer) return {.error = trainer.error().message};
+  Model& model = (*trainer)->model();
+  const AdamW& optimizer = (*trainer)->optimizer();
+  const auto bytes = [](const FlatBuffer& buffer) { return static_cast<double>(buffer.bytes().size()); };
+  const FlatBuffer& weights = optimizer.weights(std::as_const(model).parameters());
+  Allocated out{.parameters = bytes(model.parameters()),
+                .gradients = bytes(model.gradients()),
+                .optimizer = bytes(optimizer.first_moment()) + bytes(optimizer.second_moment()) +
+                             (optimizer.has_master() ? bytes(weights) : 0)};
+  for (const TensorSlice& slice :
+       state_slices(model.table(), weights, &optimizer, (*trainer)->replicas().placement().written()))
+    out.save += static_cast<double>(slice.bytes.size());
+  return out;
+}
+
+// Of every stage, the rank that has most against the plan.
+TEST(Memory, IsAllocatedAsThePlanSays) {
+  const auto data = tokens();
+  for (const Layout& layout : std::vector<Layout>{
+           {.settings = {}},
+           {.settings = {"train.precision=bf16"}},
+           {.replica = 3, .settings = {"mesh.zero=1"}},
+           {.replica = 3, .settings = {"mesh.zero=1", "train.precision=bf16"}},
+           {.shard = 4, .settings = {}},
+           {.shard = 4, .settings = {"model.tied=true", "train.precision=bf16"}},
+           {.tp = 2, .settings = {"mesh.sequence_parallel=true"}},
+           {.pp = 3, .settings = {"model.tied=true"}},
+           {.pp = 2, .replica = 2, .shard = 2, .settings = {"model.tied=true", "mesh.zero=1"}},
+           {.pp = 2, .shard = 2, .tp = 2, .settings = {}}}) {
+    const TempDir folder;
+    Layout wide = layout;
+    for (const std::string& text :
+         {std::string("model.width=512"), std::string("model.ffn=2048"), std::string("model.layers=4"),
+          std::string("train.sequence=8"), std::string("train.batch=12"), std::string("train.micro_batch=1"),
+          "checkpoint.dir=" + folder.path()})
+      wide.settings.push_back(text);
+    Config config = config_of(wide);
+    config.model.vocab = 64;
+    config.model = validated(config.model).value();
+    const Plan plan = make_plan(config, layout.ranks(), 0, compute_dtype(config)).value();
+    const auto all = on_ranks<Allocated>(
+        layout.ranks(), [&](Comm& comm) { return allocated_by(wide, config_of(wide), data, comm); });
+    for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
+      const MemoryPlan& m = plan.stages[stage].memory;
+      Allocated most;
+      for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        ASSERT_EQ(all[rank].error, "") << name_of(wide);
+        if (plan.layout.mesh.coordinate(Axis::pp, static_cast<int>(rank)) != static_cast<int>(stage))
+          continue;
+        most.parameters = std::max(most.parameters, all[rank].parameters);
+        most.gradients = std::max(most.gradients, all[rank].gradients);
+        most.optimizer = std::max(most.optimizer, all[rank].optimizer);
+        most.save = std::max(most.save, all[rank].save);
+      }
+      const auto near = [&](const char* what, double got, double wanted) {
+        EXPECT_NEAR(got, wanted, 0.02 * wanted) << what << " of stage " << stage << ", " << name_of(wide);
+      };
+      if (layout.shard == 1) {  // else the plan has the units at work with them
+        near("parameters", most.parameters, m.parameters);
+        const bool receives =
+            config.model.tied && layout.pp > 1 && stage == 0;  // the head's, in the plan too
+        if (!receives) near("gradients", most.gradients, m.gradients);
+      }
+      near("optimizer", most.optimizer, m.optimizer);
+      near("save", most.save, m.save);
+    }
+  }
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

@@ -86,7 +86,9 @@ MemoryPlan memory_of(const Config& config, const RunLayout& layout, const Part& 
   const int shards = mesh.extent(Axis::shard), replicas = mesh.extent(Axis::replica);
   const double parameters = value(p.size.parameters), gradients = value(p.size.gradients);
   MemoryPlan m;
-  const double owned = parameters / shards / (config.zero == 1 ? replicas : 1);
+  // A tied embedding's copy on the last stage is updated and written by the first.
+  const double copy = config.model.tied && p.last && !p.first ? p.embedding : 0;
+  const double owned = (parameters - copy) / shards / (config.zero == 1 ? replicas : 1);
   m.parameters = b.narrow * parameters / shards;
   m.gradients = b.wide * gradients / shards;
   m.optimizer = (b.mixed() ? 3 : 2) * b.wide * owned;
@@ -140,7 +142,7 @@ MemoryPlan memory_of(const Config& config, const RunLayout& layout, const Part& 
   m.messages = std::max({of_units, of_gradients, tp > 1 ? spread(tp) * b.narrow * tokens * w : 0.0});
   if (config.model.tied && mesh.extent(Axis::pp) > 1 && p.first)  // the head's gradient, from the last stage
     m.gradients += b.wide * p.embedding / shards / (config.zero == 1 ? replicas : 1);
-  if (!config.checkpoint_dir.empty()) m.save = 3 * b.wide * parameters / shards / replicas;
+  if (!config.checkpoint_dir.empty()) m.save = 3 * b.wide * (parameters - copy) / shards / replicas;
   return m;
 }
 
