@@ -1,10 +1,13 @@
 #include "train/plan/plan.h"
 
+#include <algorithm>
 #include <iostream>
 
 #include "apps/muster-train/commands.h"
 #include "apps/muster-train/sources.h"
+#include "base/text.h"
 #include "train/agent/agent.h"
+#include "train/loop/machine.h"
 
 namespace muster::train {
 namespace {
@@ -28,13 +31,28 @@ Result<ModelConfig> model_of(const Config& config) {
   return validated(model);
 }
 
+// Whether the nodes would fit into machines like this one.
+std::string verdict(const Plan& plan, int node_ranks) {
+  const auto limits = memory_limits();
+  const MemoryLimit& least = *std::ranges::min_element(limits, {}, &MemoryLimit::bytes);
+  std::vector<SharedMemory> nodes;
+  for (int rank = 0; rank < plan.layout.mesh.world(); ++rank) {
+    if (rank % node_ranks == 0) nodes.push_back({.name = least.name, .bytes = least.bytes, .ranks = {}});
+    nodes.back().ranks.push_back(rank);
+  }
+  const auto fits = check_memory(plan, nodes);
+  return fits ? "on nodes with the memory of this one, " +
+                    format_bytes(static_cast<std::uint64_t>(least.bytes)) + ", it fits"
+              : "on nodes like this one it does not fit: " + fits.error().message;
+}
+
 Result<void> plan(const PlanArguments& arguments) {
   MUSTER_TRY(auto sources, read_sources(arguments.source));
   Config& config = sources.config;
   MUSTER_TRY(config.model, model_of(config));
   const int node_ranks = arguments.ranks_per_node > 0 ? arguments.ranks_per_node : arguments.ranks;
   MUSTER_TRY(const Plan made, make_plan(config, arguments.ranks, node_ranks, compute_dtype(config)));
-  std::cout << to_text(made, config);
+  std::cout << to_text(made, config) << "\n" << verdict(made, node_ranks) << "\n";
   return {};
 }
 

@@ -294,9 +294,10 @@ Result<void> check_resume(const json::Object& then, const Config& now,
     if (key.key_class == KeyClass::trajectory && accepted.contains(key.name)) continue;
     if (!refusals.empty()) refusals += "; ";
     refusals += key.name + " was " + shown(was) + ", is " + shown(is);
-    refusals += key.key_class == KeyClass::identity
-                    ? " (identity: put it back, or choose another checkpoint.dir)"
-                    : " (trajectory: put it back, or give --accept " + key.name + ")";
+    refusals +=
+        key.key_class == KeyClass::identity
+            ? " (identity: put it back, or choose another checkpoint.dir)"
+            : " (trajectory: put it back, or give --accept " + key.name + ", in a job as ContainerArguments)";
   }
   if (refusals.empty()) return {};
   return fail(ErrorCode::failed_precondition, "this run differs from the checkpoint: " + refusals);

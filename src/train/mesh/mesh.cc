@@ -47,7 +47,9 @@ Result<Mesh> Mesh::create(int world, MeshShape shape) {
     if (axis == Axis::replica) continue;
     if (extent > world) {
       return fail(ErrorCode::invalid_argument,
-                  name + ": there are " + std::to_string(world) + " ranks; possible are " + divisors(world));
+                  name + ": there " + (world == 1 ? "is 1 rank" : "are " + std::to_string(world) + " ranks") +
+                      "; possible are " + divisors(world) +
+                      ", or another number of ranks (nodes x run.nproc)");
     }
     of_one *= extent;  // at most world^3
   }
