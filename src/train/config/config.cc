@@ -227,8 +227,6 @@ Result<Config> resolve(const std::vector<Setting>& settings) {
                 "model.preset and model.from both say what the model is; give one");
   }
   // What only another key can judge.
-  if (config.model.head_dim == 0 && config.model.heads > 0)
-    config.model.head_dim = config.model.width / config.model.heads;
   if (config.model.kv_heads == 0) config.model.kv_heads = config.model.heads;
   if (config.model.max_sequence == 0) config.model.max_sequence = config.sequence;
   if (config.sequence > config.model.max_sequence) {

@@ -80,7 +80,11 @@ const Refusal kRefusals[] = {
     {"train.steps=0", "train.steps = 0: a whole number of at least 1"},
     {"train.steps=1.5", "train.steps = 1.5: a whole number"},
     {"model.tied=1", "model.tied = 1: true or false"},
-    {"optim.beta1=2", "optim.beta1 = 2: a number from 0 to 1"},
+    {"optim.beta1=2", "optim.beta1 = 2: a number from 0 to 0.999999 is needed"},
+    {"optim.beta1=1", "optim.beta1 = 1: a number from 0 to 0.999999 is needed"},
+    {"optim.beta2=1.0", "optim.beta2 = 1: a number from 0 to 0.999999 is needed"},
+    {"optim.eps=0", "optim.eps = 0: a number from 1e-30 to 1 is needed"},
+    {"optim.eps=1e-300", "optim.eps = 1e-300: a number from 1e-30 to 1 is needed"},  // 0 in fp32
     {"optim.lr=nan", "optim.lr = \"nan\": a number from 0 to 100"},
     {"checkpoint.resume=no", "checkpoint.resume = \"no\": one of auto, required, latest-valid"},
     {"optim.min_lr=1", "optim.min_lr = 1 is above optim.lr = 0.001"},
@@ -97,6 +101,30 @@ TEST(Config, RefusesWithKeyValueAndWhatIsAllowed) {
     ASSERT_FALSE(config) << refusal.assignment;
     EXPECT_THAT(config.error().message, HasSubstr(refusal.says));
   }
+}
+
+// A key refuses what the model would refuse.
+TEST(Config, ModelKeysHaveTheLimitsOfTheModel) {
+  for (const ModelLimit& limit : model_limits()) {
+    const std::string key = "model." + std::string(limit.key);
+    const auto at = [&](double value) { return resolved({key + "=" + text_of(Scalar(value))}); };
+    EXPECT_THAT(at(limit.maximum * 2).error().message, HasSubstr(key + " = ")) << key;
+    EXPECT_THAT(at(-1).error().message, HasSubstr(key + " = -1: ")) << key;
+    EXPECT_EQ(at(0).has_value(), limit.minimum == 0 || limit.derived) << key;
+    const auto most = resolved({"model.preset=tiny", key + "=" + text_of(Scalar(limit.maximum))});
+    EXPECT_TRUE(most) << most.error().message;
+  }
+}
+
+// It is not rounded down: what does not divide is refused where a model is made.
+TEST(Config, AHeadDimOfZeroIsLeftToTheModel) {
+  const auto config = resolved({"model.vocab=64", "model.layers=2", "model.width=100", "model.heads=6",
+                                "model.kv_heads=6", "model.ffn=50"});
+  ASSERT_TRUE(config) << config.error().message;
+  const auto model = validated(config->model);
+  ASSERT_FALSE(model);
+  EXPECT_THAT(model.error().message, HasSubstr("model.width 100 is not a multiple of model.heads 6; change "
+                                               "one, or set model.head_dim"));
 }
 
 TEST(Toml, BrokenFilesNameThePlace) {
@@ -255,7 +283,7 @@ TEST(Resume, EveryKeyFollowsItsClass) {
 }
 
 TEST(Json, RoundTripKeepsEveryBit) {
-  const auto config = resolved({"optim.lr=0.1234567890123456789", "optim.eps=1e-300", "model.preset=tiny"});
+  const auto config = resolved({"optim.lr=0.1234567890123456789", "optim.eps=1e-30", "model.preset=tiny"});
   ASSERT_TRUE(config);
   const auto text = json::dump(to_json(*config));
   const auto again = from_json(*json::parse_object(text));

@@ -4,12 +4,18 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/assert.h"
 #include "base/text.h"
 
 namespace muster::train {
 namespace {
 
 constexpr double kMany = 1e12;
+
+// Beyond these fp32 rounds a beta to 1, or epsilon to 0, and the first update makes weights that are no
+// numbers.
+constexpr double kBetaMost = 0.999999;
+constexpr double kEpsLeast = 1e-30;
 
 // One layer of JSON quotes, which SDKs put around strings.
 std::string unquoted(const std::string& text) {
@@ -102,24 +108,38 @@ std::string_view to_string(KeyClass key_class) {
   return "?";
 }
 
+namespace {
+
+// The limits of a model are those that it is made with.
+void limit_model_keys(std::vector<Key>& keys) {
+  for (const ModelLimit& limit : model_limits()) {
+    const auto key = std::ranges::find(keys, "model." + std::string(limit.key), &Key::name);
+    MUSTER_ASSERT(key != keys.end());
+    key->minimum = limit.derived ? 0 : limit.minimum;
+    key->maximum = limit.maximum;
+  }
+}
+
+}  // namespace
+
 std::vector<Key> keys_of(Config& c) {
   using enum KeyClass;
   ModelConfig& m = c.model;
-  return {
+  std::vector<Key> keys = {
       {"model.preset", operational,
        "Sizes to start from (" + join(preset_names(), ", ") + "); the keys below override it", &c.preset},
       {"model.from", operational,
        "Hugging Face folder to start from: its sizes, and its weights unless there is a checkpoint; empty: "
        "none",
        &c.pretrained},
-      {"model.vocab", identity, "Vocabulary; 0: that of the data", &m.vocab, 0, 1 << 20},
-      {"model.layers", identity, "Decoder layers", &m.layers, 1, 1000},
-      {"model.width", identity, "Width of the residual stream", &m.width, 1, 1e6},
-      {"model.heads", identity, "Query heads", &m.heads, 1, 1e5},
-      {"model.kv_heads", identity, "Key and value heads; divides model.heads", &m.kv_heads, 1, 1e5},
-      {"model.head_dim", identity, "Width of a head; 0: width / heads", &m.head_dim, 0, 1e5},
-      {"model.ffn", identity, "Inner width of the SwiGLU block", &m.ffn, 1, 1e7},
-      {"model.rope_theta", identity, "Base of the rotary position frequencies", &m.rope_theta, 1, 1e12},
+      {"model.vocab", identity, "Vocabulary; 0: that of the data", &m.vocab},
+      {"model.layers", identity, "Decoder layers", &m.layers},
+      {"model.width", identity, "Width of the residual stream", &m.width},
+      {"model.heads", identity, "Query heads", &m.heads},
+      {"model.kv_heads", identity, "Key and value heads; divides model.heads", &m.kv_heads},
+      {"model.head_dim", identity, "Width of a head; 0: width / heads", &m.head_dim},
+      {"model.ffn", identity, "Inner width of the SwiGLU block", &m.ffn},
+      {"model.rope_theta", identity, "Base of the rotary position frequencies", &m.rope_theta},
       {"model.rope_scaling",
        identity,
        "How these frequencies are stretched for longer texts",
@@ -127,19 +147,18 @@ std::vector<Key> keys_of(Config& c) {
        -INFINITY,
        INFINITY,
        {"default", "linear", "llama3"}},
-      {"model.rope_factor", identity, "By how much: linear, llama3", &m.rope_factor, 1, 1e6},
+      {"model.rope_factor", identity, "By how much: linear, llama3", &m.rope_factor},
       {"model.rope_low_freq_factor", identity,
        "llama3: pairs with fewer turns in the original sequence are stretched in full",
-       &m.rope_low_freq_factor, 0, 1e6},
+       &m.rope_low_freq_factor},
       {"model.rope_high_freq_factor", identity, "llama3: pairs with more turns are not stretched",
-       &m.rope_high_freq_factor, 0, 1e6},
+       &m.rope_high_freq_factor},
       {"model.rope_original_sequence", identity, "llama3: the sequence before stretching",
-       &m.rope_original_sequence, 1, 1 << 30},
-      {"model.max_sequence", identity, "Longest text the model is for; 0: train.sequence", &m.max_sequence, 0,
-       1 << 20},
-      {"model.norm_eps", identity, "Epsilon of RMSNorm", &m.norm_eps, 0, 1},
+       &m.rope_original_sequence},
+      {"model.max_sequence", identity, "Longest text the model is for; 0: train.sequence", &m.max_sequence},
+      {"model.norm_eps", identity, "Epsilon of RMSNorm", &m.norm_eps},
       {"model.tied", identity, "The output head is the embedding", &m.tied},
-      {"model.init_std", identity, "Standard deviation of the initial weights", &m.init_std, 0, 10},
+      {"model.init_std", identity, "Standard deviation of the initial weights", &m.init_std},
       {"data.train", operational,
        "Folder of token shards to train on; several, with commas between, are mixed", &c.train_data},
       {"data.validation", operational, "Folder of held-out token shards; empty: none", &c.validation_data},
@@ -176,9 +195,9 @@ std::vector<Key> keys_of(Config& c) {
        100},
       {"optim.warmup", trajectory, "Steps of linear warm-up", &c.warmup, 0, kMany},
       {"optim.weight_decay", trajectory, "AdamW weight decay, on matrices only", &c.weight_decay, 0, 10},
-      {"optim.beta1", trajectory, "AdamW decay of the first moment", &c.beta1, 0, 1},
-      {"optim.beta2", trajectory, "AdamW decay of the second moment", &c.beta2, 0, 1},
-      {"optim.eps", trajectory, "AdamW epsilon", &c.eps, 0, 1},
+      {"optim.beta1", trajectory, "AdamW decay of the first moment", &c.beta1, 0, kBetaMost},
+      {"optim.beta2", trajectory, "AdamW decay of the second moment", &c.beta2, 0, kBetaMost},
+      {"optim.eps", trajectory, "AdamW epsilon", &c.eps, kEpsLeast, 1},
       {"optim.clip", trajectory, "Largest global gradient norm; 0: no clipping", &c.clip, 0, 1e9},
       {"checkpoint.dir", operational, "Folder of checkpoints; empty: none are written", &c.checkpoint_dir},
       {"checkpoint.every", operational, "Steps between checkpoints; 0: only at the end and when stopped",
@@ -236,6 +255,8 @@ std::vector<Key> keys_of(Config& c) {
       {"mesh.stage_layers", operational, "Layers of each pipeline stage, as 3,2,2; empty: balanced by cost",
        &c.stage_layers},
   };
+  limit_model_keys(keys);
+  return keys;
 }
 
 Result<void> assign(const Key& key, const std::variant<std::string, Scalar>& value) {

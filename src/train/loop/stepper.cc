@@ -169,7 +169,7 @@ tl::unexpected<Error> Stepper::not_finite(const std::string& what) {
   static_cast<void>(accumulate());  // its loss and gradients are of no use
   return fail(ErrorCode::failed_precondition,
               "step " + std::to_string(step_ + 1) + ": " + what + where_it_began(model_.not_finite(), comm_) +
-                  "; nothing was updated, the last checkpoint is good. A lower optim.lr or a longer "
+                  "; nothing was updated in this step. A lower optim.lr or a longer "
                   "optim.warmup may help");
 }
 

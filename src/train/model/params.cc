@@ -1,8 +1,10 @@
 #include "train/model/params.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <numbers>
+#include <type_traits>
 #include <utility>
 
 #include "base/assert.h"
@@ -107,11 +109,42 @@ constexpr Preset kPresets[] = {
     {"llama-70b", 128256, 80, 8192, 64, 8, 28672, false, 8192, 500000},  // Llama 3
 };
 
-struct Limit {
-  std::string_view key;
-  std::int64_t value;
-  std::int64_t most;
+constexpr ModelLimit kLimits[] = {
+    {"vocab", &ModelConfig::vocab, 1, 1 << 20, true},
+    {"layers", &ModelConfig::layers, 1, 1024},
+    {"width", &ModelConfig::width, 1, 1 << 16},
+    {"heads", &ModelConfig::heads, 1, 1024},
+    {"kv_heads", &ModelConfig::kv_heads, 1, 1024},
+    {"head_dim", &ModelConfig::head_dim, 2, 1024, true},
+    {"ffn", &ModelConfig::ffn, 1, 1 << 20},
+    {"rope_theta", &ModelConfig::rope_theta, 1, 1e12},
+    {"rope_factor", &ModelConfig::rope_factor, 1, 1e6},
+    {"rope_low_freq_factor", &ModelConfig::rope_low_freq_factor, 0, 1e6},
+    {"rope_high_freq_factor", &ModelConfig::rope_high_freq_factor, 0, 1e6},
+    {"rope_original_sequence", &ModelConfig::rope_original_sequence, 1, 1 << 30},
+    {"max_sequence", &ModelConfig::max_sequence, 1, 1 << 20, true},
+    {"norm_eps", &ModelConfig::norm_eps, 1e-30, 1},  // above 0 in fp32 too
+    {"init_std", &ModelConfig::init_std, 0, 10},
 };
+
+// As they are written in a configuration.
+std::string shortest(double value) {
+  char buffer[64];
+  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
+}
+
+Result<void> check_limit(const ModelConfig& config, const ModelLimit& limit) {
+  const auto value =
+      std::visit([&](auto member) { return static_cast<double>(config.*member); }, limit.member);
+  if (value >= limit.minimum && value <= limit.maximum) return {};  // no NaN
+  const auto shown = [&](auto member) {
+    if constexpr (std::is_same_v<decltype(member), double ModelConfig::*>) return shortest(config.*member);
+    return std::to_string(config.*member);
+  };
+  return fail(ErrorCode::invalid_argument, "model." + std::string(limit.key) + " is " +
+                                               std::visit(shown, limit.member) + "; it must be from " +
+                                               shortest(limit.minimum) + " to " + shortest(limit.maximum));
+}
 
 // FNV-1a, 64 bits.
 std::uint64_t hash(std::string_view text) {
@@ -140,10 +173,6 @@ Result<void> check_rope_scaling(const ModelConfig& config) {
     return fail(ErrorCode::invalid_argument, "model.rope_scaling is \"" + config.rope_scaling +
                                                  "\"; there are default, linear and llama3");
   }
-  if (!(config.rope_factor >= 1)) {
-    return fail(ErrorCode::invalid_argument, "model.rope_factor is " + std::to_string(config.rope_factor) +
-                                                 "; it stretches positions and must be at least 1");
-  }
   if (config.rope_scaling == "linear" ||
       (config.rope_low_freq_factor > 0 && config.rope_high_freq_factor > config.rope_low_freq_factor &&
        config.rope_original_sequence > 0)) {
@@ -159,20 +188,12 @@ Result<void> check_rope_scaling(const ModelConfig& config) {
 
 }  // namespace
 
+std::span<const ModelLimit> model_limits() { return kLimits; }
+
 Result<ModelConfig> validated(ModelConfig config) {
-  const Limit limits[] = {{"vocab", config.vocab, 1 << 20},
-                          {"layers", config.layers, 1024},
-                          {"width", config.width, 1 << 16},
-                          {"heads", config.heads, 1024},
-                          {"kv_heads", config.kv_heads, 1024},
-                          {"ffn", config.ffn, 1 << 20},
-                          {"max_sequence", config.max_sequence, 1 << 20}};
-  for (const Limit& limit : limits) {
-    if (limit.value < 1 || limit.value > limit.most) {
-      return fail(ErrorCode::invalid_argument, "model." + std::string(limit.key) + " is " +
-                                                   std::to_string(limit.value) + "; it must be from 1 to " +
-                                                   std::to_string(limit.most));
-    }
+  for (const ModelLimit& limit : kLimits) {
+    const bool later = config.head_dim == 0 && limit.key == "head_dim";
+    if (!later) MUSTER_CHECK(check_limit(config, limit));
   }
   if (config.heads % config.kv_heads != 0) {
     return fail(ErrorCode::invalid_argument, "model.kv_heads is " + std::to_string(config.kv_heads) +
@@ -186,18 +207,11 @@ Result<ModelConfig> validated(ModelConfig config) {
                       std::to_string(config.heads) + "; change one, or set model.head_dim");
     }
     config.head_dim = config.width / config.heads;
+    MUSTER_CHECK(check_limit(config, *std::ranges::find(kLimits, "head_dim", &ModelLimit::key)));
   }
-  if (config.head_dim < 2 || config.head_dim > 1024 || config.head_dim % 2 != 0) {
-    return fail(ErrorCode::invalid_argument,
-                "model.head_dim is " + std::to_string(config.head_dim) +
-                    "; it must be even, from 2 to 1024 (rotary embedding turns pairs)");
-  }
-  if (!(config.rope_theta >= 1) || !(config.norm_eps > 0 && config.norm_eps < 1) ||
-      !(config.init_std >= 0 && config.init_std <= 10)) {
-    return fail(ErrorCode::invalid_argument,
-                "model.rope_theta must be at least 1 (it is " + std::to_string(config.rope_theta) +
-                    "), model.norm_eps between 0 and 1 (" + std::to_string(config.norm_eps) +
-                    ") and model.init_std from 0 to 10 (" + std::to_string(config.init_std) + ")");
+  if (config.head_dim % 2 != 0) {
+    return fail(ErrorCode::invalid_argument, "model.head_dim is " + std::to_string(config.head_dim) +
+                                                 "; it must be even (rotary embedding turns pairs)");
   }
   MUSTER_CHECK(check_rope_scaling(config));
   return config;

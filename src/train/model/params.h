@@ -1,5 +1,5 @@
 // The parameters of a Llama-class model as data: one table that initialisation, optimizer, checkpoints,
-// import / export and (later) sharding all read.
+// import / export and sharding all read.
 //
 // Global tensors are Hugging Face's: names, shapes and order (q, k, v, gate, up apart; a tied head is not
 // stored). A ParamTable lays them one after the other, without padding, in one flat buffer; so q|k|v and
@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "base/error.h"
@@ -49,6 +50,16 @@ struct ModelConfig {
 
   bool operator==(const ModelConfig&) const = default;
 };
+
+// What the members of a ModelConfig may be: one table, for configurations too.
+struct ModelLimit {
+  std::string_view key;  // without "model."
+  std::variant<std::int64_t ModelConfig::*, double ModelConfig::*> member;
+  double minimum;
+  double maximum;
+  bool derived = false;  // a configuration may say 0, and leave it to the data or to other keys
+};
+std::span<const ModelLimit> model_limits();
 
 // Checks every limit; the message names the key, its value, the limit and the remedy. Fills head_dim if it is
 // 0.

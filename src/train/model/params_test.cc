@@ -282,7 +282,8 @@ TEST(Config, RefusalsNameKeyValueAndRemedy) {
          c.width = 30;
        },
        "model.width 30 is not a multiple of model.heads 4"},
-      {[](ModelConfig& c) { c.norm_eps = std::nan(""); }, "model.norm_eps between 0 and 1"},
+      {[](ModelConfig& c) { c.norm_eps = std::nan(""); },
+       "model.norm_eps is nan; it must be from 1e-30 to 1"},
       {[](ModelConfig& c) { c.rope_scaling = "yarn"; }, "model.rope_scaling is \"yarn\"; there are default"},
   };
   for (const Case& bad : cases) {
@@ -293,6 +294,19 @@ TEST(Config, RefusalsNameKeyValueAndRemedy) {
     EXPECT_THAT(result.error().message, testing::HasSubstr(std::string(bad.expected)));
   }
   EXPECT_THAT(preset("huge").error().message, testing::HasSubstr("quickstart, bench, tiny, llama-5m"));
+}
+
+TEST(Config, LimitsAreOfTheTable) {
+  for (const ModelLimit& limit : model_limits()) {
+    for (const double beyond : {limit.maximum * 2, limit.minimum - 1}) {
+      ModelConfig config = tiny();
+      std::visit([&]<typename T>(T ModelConfig::*member) { config.*member = static_cast<T>(beyond); },
+                 limit.member);
+      const auto result = validated(config);
+      ASSERT_FALSE(result) << limit.key << " " << beyond;
+      EXPECT_THAT(result.error().message, testing::StartsWith("model." + std::string(limit.key) + " is "));
+    }
+  }
 }
 
 TEST(FlatBuffer, IsZeroAlignedAndMovable) {
