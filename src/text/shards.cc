@@ -245,6 +245,10 @@ class Shard {
   std::span<const std::uint16_t> byte_lengths() const {
     return {index<std::uint16_t>(header().documents * 16), header().vocab_size};
   }
+  std::span<const std::uint32_t> block_crcs() const {
+    const auto at = header().documents * 16 + round_up(std::uint64_t{header().vocab_size} * 2, 4);
+    return {index<std::uint32_t>(at), block_count(header())};
+  }
 
   // Calls use(tokens) with tokens [begin, begin + count) of this shard, as stored.
   template <typename Use>
@@ -265,10 +269,6 @@ class Shard {
   template <typename T>
   const T* index(std::uint64_t offset) const {
     return reinterpret_cast<const T*>(static_cast<const char*>(base_) + header().index_at + offset);
-  }
-  const std::uint32_t* block_crcs() const {
-    return index<std::uint32_t>(header().documents * 16 +
-                                round_up(std::uint64_t{header().vocab_size} * 2, 4));
   }
   Result<void> map();
   Result<void> check_header() const;
@@ -375,6 +375,7 @@ struct ShardSet::Impl {
   std::vector<std::uint64_t> first_document;  // likewise
   std::uint64_t bytes = 0;
   std::string hash;
+  std::string digest;
 
   // The shard that holds item `at` by the table `first`.
   static std::size_t find(const std::vector<std::uint64_t>& first, std::uint64_t at) {
@@ -449,10 +450,15 @@ Result<ShardSet> ShardSet::open(const std::string& folder) {
   auto impl = std::make_unique<Impl>();
   impl->first_token.push_back(0);
   impl->first_document.push_back(0);
+  crypto::Hasher digest(crypto::Digest::sha256);
   for (const auto& path : paths) {
     MUSTER_TRY(auto shard, Shard::open(path));
+    const auto crcs = shard->block_crcs();
+    digest.update(bytes_of(&shard->header(), 1));  // with the checksum of the index: where documents begin
+    digest.update(bytes_of(crcs.data(), crcs.size()));
     MUSTER_CHECK(impl->add(std::move(shard)));
   }
+  impl->digest = crypto::hex(digest.finish());
   return ShardSet(std::move(impl));
 }
 
@@ -460,6 +466,7 @@ std::uint64_t ShardSet::size() const { return impl_->first_token.back(); }
 std::uint64_t ShardSet::documents() const { return impl_->first_document.back(); }
 std::uint64_t ShardSet::bytes() const { return impl_->bytes; }
 const std::string& ShardSet::tokenizer_hash() const { return impl_->hash; }
+const std::string& ShardSet::digest() const { return impl_->digest; }
 int ShardSet::vocab_size() const { return static_cast<int>(impl_->shards[0]->header().vocab_size); }
 TokenId ShardSet::eos() const { return impl_->shards[0]->header().eos; }
 const std::vector<ShardInfo>& ShardSet::shards() const { return impl_->infos; }

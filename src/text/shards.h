@@ -75,6 +75,9 @@ class ShardSet {
   std::uint64_t documents() const;
   std::uint64_t bytes() const;                // of source text
   const std::string& tokenizer_hash() const;  // 64 hex digits
+  // SHA-256 of the headers and of the checksums of all blocks, in order, 64 hex digits: that of other tokens,
+  // or of the same in another order, is another. No token is read for it.
+  const std::string& digest() const;
   int vocab_size() const;
   TokenId eos() const;  // -1: documents are not closed by one
   const std::vector<ShardInfo>& shards() const;

@@ -73,6 +73,25 @@ TEST(Shards, AFolderIsOneStream) {
   EXPECT_EQ(set->read(~0ULL, two).error().code, ErrorCode::invalid_argument);
 }
 
+// Counts are alike in all of these but the last two.
+TEST(Shards, TheDigestIsOfWhatTheTokensAreAndTheirOrder) {
+  const auto digest = [](const std::vector<std::vector<std::vector<TokenId>>>& shards, char hash = 'a') {
+    TempDir folder;
+    for (std::size_t i = 0; i < shards.size(); ++i)
+      write_shard(folder / (std::to_string(i) + ".mts"), vocabulary(100, hash), shards[i]);
+    return ShardSet::open(folder.path())->digest();
+  };
+  const auto one = digest({{{1, 2, 3}, {4, 5, 6}}, {{7, 8}}});
+  EXPECT_EQ(one.size(), 64u);
+  EXPECT_EQ(digest({{{1, 2, 3}, {4, 5, 6}}, {{7, 8}}}), one);
+  EXPECT_NE(digest({{{4, 5, 6}, {1, 2, 3}}, {{7, 8}}}), one);  // documents in another order
+  EXPECT_NE(digest({{{1, 2, 3}, {4, 5, 7}}, {{7, 8}}}), one);
+  EXPECT_NE(digest({{{1, 2}, {3, 4, 5, 6}}, {{7, 8}}}), one);  // the same tokens, other documents
+  EXPECT_NE(digest({{{7, 8}}, {{1, 2, 3}, {4, 5, 6}}}), one);  // shards in another order
+  EXPECT_NE(digest({{{1, 2, 3}, {4, 5, 6}}, {{7, 8}}}, 'b'), one);
+  EXPECT_NE(digest({{{1, 2, 3}, {4, 5, 6}}}), one);
+}
+
 TEST(Shards, DocumentsThatBeginInAWindow) {
   TempDir folder;
   write_shard(folder / "a.mts", vocabulary(100), {{1, 2, 3}, {}, {4, 5}, {}});

@@ -211,6 +211,33 @@ TEST(MixtureStream, IsItsFoldersBehindEachOther) {
   EXPECT_EQ(mixture_stream({{folder / "a", 1}, {folder / "gone", 1}}).error().code, ErrorCode::not_found);
 }
 
+// The same documents in another order have the same counts.
+TEST(Data, OneWithAnotherDigestIsAnother) {
+  const auto described = [](const std::vector<std::vector<text::TokenId>>& documents, bool mixed) {
+    TempDir folder;
+    auto writer = text::ShardWriter::create(folder / "s.mts",
+                                            {std::string(64, 'a'), 2, 0, std::vector<std::uint16_t>(100, 3)});
+    for (const auto& document : documents) {
+      writer->begin_document();
+      EXPECT_TRUE(writer->append(document));
+    }
+    EXPECT_TRUE(writer->finish());
+    return (*open_tokens(mixed ? folder.path() + "," + folder.path() : folder.path(), ""))->description();
+  };
+  for (const bool mixed : {false, true}) {
+    const json::Object now = described({{1, 2, 3}, {4, 5}}, mixed);
+    EXPECT_EQ(compare_data(now, now), SameData::yes);
+    EXPECT_EQ(compare_data(described({{4, 5}, {1, 2, 3}}, mixed), now), SameData::no);
+    json::Object old = now;  // of a checkpoint before there were digests
+    old.erase("digest");
+    if (mixed) {
+      for (auto& part : old["mixture"].as_array()) part.as_object().erase("digest");
+    }
+    EXPECT_EQ(compare_data(old, now), SameData::as_counted);
+    EXPECT_EQ(compare_data(old, described({{1, 2, 3}, {4}}, mixed)), SameData::no);
+  }
+}
+
 // Ranks with one micro-batch each see what one rank sees in as many micro-batches.
 TEST(OpenTokens, RefusesWeightsThatDoNotFitTheFolders) {
   const auto message = [](const char* folders, const char* weights) {

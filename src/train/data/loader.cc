@@ -29,7 +29,8 @@ class ShardStream final : public TokenStream {
     return {{"tokens", shards_.size()},
             {"documents", shards_.documents()},
             {"bytes", shards_.bytes()},
-            {"tokenizer", shards_.tokenizer_hash()}};
+            {"tokenizer", shards_.tokenizer_hash()},
+            {"digest", shards_.digest()}};
   }
 
  private:
@@ -120,7 +121,23 @@ class MixtureStream final : public TokenStream {
   std::vector<Part> parts_;
 };
 
+// A description as it was before there were digests.
+json::Object without_digests(json::Object description) {
+  description.erase("digest");
+  if (auto* mixture = description.if_contains("mixture"); mixture != nullptr && mixture->is_array()) {
+    for (json::Value& part : mixture->as_array()) {
+      if (part.is_object()) part.as_object().erase("digest");
+    }
+  }
+  return description;
+}
+
 }  // namespace
+
+SameData compare_data(const json::Object& stored, const json::Object& now) {
+  if (stored == now) return SameData::yes;
+  return stored == without_digests(now) ? SameData::as_counted : SameData::no;
+}
 
 Result<std::unique_ptr<TokenStream>> shard_stream(const std::string& folder) {
   auto shards = text::ShardSet::open(folder);

@@ -42,9 +42,18 @@ class TokenStream {
     std::string name;  // for messages
   };
   virtual std::vector<Part> parts() const { return {{0, size(), 1, "the data"}}; }
-  // What identifies the content: two streams with the same description give the same windows.
+  // What identifies the content: two streams with the same description give the same windows. For the tokens
+  // and their order stands "digest" (of shards: ShardSet::digest()).
   virtual json::Object description() const = 0;
 };
+
+// What the description in a checkpoint says of the data now.
+enum class SameData {
+  yes,
+  as_counted,  // so many tokens, documents and bytes; the checkpoint is older than digests
+  no,
+};
+SameData compare_data(const json::Object& stored, const json::Object& now);
 
 // The shards (*.mts) of a folder. not_found names the folder.
 Result<std::unique_ptr<TokenStream>> shard_stream(const std::string& folder);

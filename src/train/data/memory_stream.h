@@ -4,13 +4,15 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
+#include "base/crypto.h"
 #include "train/data/loader.h"
 
 namespace muster::train {
 
-class MemoryStream final : public TokenStream {
+class MemoryStream : public TokenStream {
  public:
   MemoryStream(std::vector<std::int64_t> tokens, int vocab, std::string tokenizer_hash = "memory")
       : tokens_(std::move(tokens)), vocab_(vocab), hash_(std::move(tokenizer_hash)) {}
@@ -32,7 +34,11 @@ class MemoryStream final : public TokenStream {
   void set_parts(std::vector<Part> parts) { parts_ = std::move(parts); }
   int vocab_size() const override { return vocab_; }
   const std::string& tokenizer_hash() const override { return hash_; }
-  json::Object description() const override { return {{"tokens", tokens_.size()}, {"tokenizer", hash_}}; }
+  json::Object description() const override {
+    const std::string_view bytes(reinterpret_cast<const char*>(tokens_.data()),
+                                 tokens_.size() * sizeof tokens_[0]);
+    return {{"tokens", tokens_.size()}, {"tokenizer", hash_}, {"digest", crypto::hex(crypto::sha256(bytes))}};
+  }
 
  private:
   std::vector<std::int64_t> tokens_;

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "train/comm/agree.h"
+#include "train/data/loader.h"
 #include "train/loop/checks.h"
 #include "train/loop/pretrained.h"
 
@@ -18,16 +19,22 @@ tl::unexpected<Error> resume_failed(const Config& config, const Error& error) {
                                      : ""));
 }
 
-Result<void> check_same_data(const CheckpointInfo& stored, const TokenStream& data) {
+Result<void> check_same_data(const CheckpointInfo& stored, const TrainerParts& parts) {
+  const TokenStream& data = *parts.train;
   if (stored.tokenizer_hash != data.tokenizer_hash()) {
     return fail(ErrorCode::failed_precondition, "the checkpoint was trained with tokenizer " +
                                                     stored.tokenizer_hash + ", the data is made with " +
                                                     data.tokenizer_hash());
   }
-  if (stored.data != data.description()) {
+  const json::Object now = data.description();
+  const SameData same = compare_data(stored.data, now);
+  if (same == SameData::no) {
     return fail(ErrorCode::failed_precondition,
                 "the checkpoint was trained on other data: " + json::dump(stored.data) + ", now " +
-                    json::dump(data.description()));
+                    json::dump(now) + "; give the folders that it was trained on");
+  }
+  if (same == SameData::as_counted) {
+    parts.say_once("notice: the checkpoint is older than digests of the data: only its counts are compared");
   }
   return {};
 }
@@ -36,7 +43,7 @@ Result<void> check_same_data(const CheckpointInfo& stored, const TokenStream& da
 Result<void> resume(const TrainerParts& parts, Reader& reader, Stepper& stepper) {
   const CheckpointInfo& stored = reader.info();
   MUSTER_CHECK(check_resume(stored.config, parts.config, parts.accepted));
-  MUSTER_CHECK(check_same_data(stored, *parts.train));
+  MUSTER_CHECK(check_same_data(stored, parts));
   const auto read = agree(*parts.comm, stepper.restore(reader));
   if (!read) return resume_failed(parts.config, read.error());
   MUSTER_CHECK(stepper.weights_filled());

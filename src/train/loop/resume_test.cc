@@ -283,6 +283,33 @@ TEST(Resume, RefusesAnotherRun) {
       run_alone({.config = tiny({dir, "train.steps=9"}), .train = &data, .accepted = {"train.steps"}}).error,
       "");
   EXPECT_THAT(run_alone({.config = tiny({dir}), .train = &other}).error, HasSubstr("trained on other data"));
+  const auto as_many = tokens(2);
+  EXPECT_THAT(run_alone({.config = tiny({dir}), .train = &as_many}).error,
+              HasSubstr("trained on other data"));
+}
+
+// Checkpoints from before there were digests of the data: their counts are all that is known.
+TEST(Resume, OldDescriptionsOfDataAreTakenWithANotice) {
+  struct Undigested : MemoryStream {
+    using MemoryStream::MemoryStream;
+    json::Object description() const override {
+      json::Object all = MemoryStream::description();
+      all.erase("digest");
+      return all;
+    }
+  };
+  const auto data = tokens();
+  std::vector<std::int64_t> values(data.size());
+  ASSERT_TRUE(data.read(0, values));
+  const Undigested old(values, data.vocab_size(), data.tokenizer_hash());
+  const TempDir folder;
+  const std::string dir = "checkpoint.dir=" + folder.path();
+  ASSERT_EQ(run_alone({.config = tiny({dir}), .train = &old, .steps_only = false}).error, "");
+  const Trace again = run_alone({.config = tiny({dir}), .train = &data});
+  EXPECT_EQ(again.error, "");
+  EXPECT_THAT(again.lines, testing::Contains(HasSubstr("notice: the checkpoint is older than digests")));
+  const auto longer = tokens(1, 4001);
+  EXPECT_THAT(run_alone({.config = tiny({dir}), .train = &longer}).error, HasSubstr("trained on other data"));
 }
 
 // What is missing is never a silent start at step 0.
