@@ -2,26 +2,64 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "base/crypto.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "train/comm/agree.h"
 #include "train/data/loader.h"
+#include "train/loop/write_model.h"
 
 namespace muster::train {
 namespace {
 
 // What every rank must agree on before the first step.
 std::string fingerprint(const TrainerParts& parts) {
-  json::Object values = to_json(parts.config);
-  for (const char* key : {"model.from", "data.train", "data.validation", "data.tokenizer", "output.dir",
-                          "checkpoint.dir", "log.metrics", "run.threads"}) {
-    values.erase(key);  // may be other paths on other nodes
-  }
+  const Config& config = parts.config;
+  json::Object values = to_json(config);
+  // May be others on other nodes. Of the data what they hold counts; two are used by rank 0 alone.
+  for (const char* key : {"data.train", "data.validation", "data.tokenizer", "log.metrics", "run.threads"})
+    values.erase(key);
+  // So may these, but whether they are set decides which collectives a rank calls.
+  for (const auto& [key, path] :
+       {std::pair{"model.from", &config.pretrained}, std::pair{"checkpoint.dir", &config.checkpoint_dir},
+        std::pair{"output.dir", &config.output_dir}})
+    values[key] = path->empty() ? "not set" : "set";
   values["node_ranks"] = parts.node_ranks;
   values["--accept"] = json::Array(parts.accepted.begin(), parts.accepted.end());
   values["data"] = parts.train->description();
   values["held_out"] = parts.validation != nullptr ? parts.validation->description() : json::Object{};
   return json::dump(values);
+}
+
+// However a path is written: without symlinks, as far as it is there, and without a slash at its end.
+std::filesystem::path plain(const std::string& path) {
+  std::error_code error;
+  auto canonical = std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
+  if (error) canonical = std::filesystem::absolute(path).lexically_normal();
+  return canonical.has_filename() ? canonical : canonical.parent_path();
+}
+
+// Whether `path` is a step of `folder`, or lies in one.
+bool in_step_of(const std::filesystem::path& path, const std::filesystem::path& folder) {
+  const std::string first = path.lexically_relative(folder).begin()->string();
+  return first.starts_with("step-") && parse_int(std::string_view(first).substr(5)).has_value();
+}
+
+// The finished model replaces what steps its folder has, and checkpoints make room among theirs. output.dir
+// must be there.
+Result<void> check_apart(const std::string& output, const std::string& checkpoints) {
+  if (checkpoints.empty()) return {};
+  const auto model = plain(output), steps = plain(checkpoints);
+  std::error_code ignored;
+  const bool same = model == steps || std::filesystem::equivalent(model, steps, ignored);
+  if (!same && !in_step_of(model, steps) && !in_step_of(steps, model)) return {};
+  return fail(ErrorCode::invalid_argument,
+              "output.dir = " + output + " and checkpoint.dir = " + checkpoints +
+                  (same ? " are one folder" : " lie in a step of one another") +
+                  ": the finished model would replace the checkpoints; give it a "
+                  "folder of its own");
 }
 
 Result<void> check_tokenizer(const std::string& path, const std::string& hash) {
@@ -49,7 +87,8 @@ Result<void> check_agreement(const TrainerParts& parts) {
       differences += "; " + std::string(key) + " is " + json::dump(value) + " on rank 0, " +
                      (there != nullptr ? json::dump(*there) : "absent") + " on rank " + std::to_string(rank);
     }
-    return fail(ErrorCode::failed_precondition, "the ranks do not run the same thing" + differences);
+    return fail(ErrorCode::failed_precondition, "the ranks do not run the same thing" + differences +
+                                                    "; start every node with the same settings");
   }
   return {};
 }
@@ -71,6 +110,8 @@ Result<void> check_ends(const TrainerParts& parts) {
   const auto check = [&]() -> Result<void> {
     if (comm.rank() != 0 || config.output_dir.empty()) return {};
     MUSTER_CHECK(check_writable("output.dir", config.output_dir, 0));
+    MUSTER_CHECK(check_apart(config.output_dir, config.checkpoint_dir));
+    MUSTER_CHECK(check_replaceable(config.output_dir));
     return check_tokenizer(config.tokenizer, parts.train->tokenizer_hash());
   };
   return agree(comm, check());

@@ -9,7 +9,8 @@ namespace muster::train {
 // failed_precondition: configuration or data differ between the ranks, and how.
 Result<void> check_agreement(const TrainerParts& parts);
 
-// output.dir, which will be written to at the end, and whether data.tokenizer is the one of the data.
+// output.dir, which will be written to at the end: that it can be, and that no checkpoint would be lost by
+// it; and whether data.tokenizer is the one of the data.
 Result<void> check_ends(const TrainerParts& parts);
 
 // A folder that will be written to much later: an unusable one should end the run before its first step.

@@ -356,6 +356,82 @@ TEST(Faults, RanksThatDoNotRunTheSameAreRefused) {
     EXPECT_THAT(trace.error, HasSubstr("the ranks do not run the same thing; data is"));
 }
 
+// A path may be another on each node, but it is set on all or on none: the ranks would wait for each other in
+// different collectives, and the model be lost.
+TEST(Faults, APathThatIsSetOnOneNodeOnlyIsRefused) {
+  const auto data = tokens();
+  const TempDir folder;
+  for (const std::string key : {"output.dir", "checkpoint.dir"}) {
+    for (const int forgetful : {0, 1}) {
+      const auto traces = run_ranks(2, [&](int rank) {
+        const std::string own = folder / (key + std::to_string(rank));
+        return RunOptions{.config = tiny({"train.batch=4", key + "=" + (rank == forgetful ? "" : own)}),
+                          .train = &data,
+                          .steps_only = false};
+      });
+      const std::string says = forgetful == 0 ? key + " is \"not set\" on rank 0, \"set\" on rank 1"
+                                              : key + " is \"set\" on rank 0, \"not set\" on rank 1";
+      for (const Trace& trace : traces) EXPECT_THAT(trace.error, HasSubstr(says));
+    }
+  }
+}
+
+// The finished model takes the place of what its folder has: no checkpoint is ever in it.
+TEST(Faults, AModelIsNotWrittenOverCheckpoints) {
+  const auto data = tokens();
+  const TempDir folder;
+  const std::string ckpt = folder / "ckpt";
+  ASSERT_TRUE(make_directories(ckpt + "/step-4"));
+  fs::create_directory_symlink("ckpt", folder / "link");
+  const auto run = [&](const std::string& checkpoints, const std::string& output) {
+    return run_alone({.config = tiny({"checkpoint.dir=" + checkpoints, "output.dir=" + output}),
+                      .train = &data,
+                      .steps_only = false})
+        .error;
+  };
+  const std::string anew = folder / "new";
+  for (const auto& [checkpoints, output] :
+       {std::pair{ckpt, ckpt}, std::pair{ckpt, ckpt + "/"}, std::pair{ckpt, folder / "link"},
+        std::pair{folder / "link/", ckpt}, std::pair{ckpt, folder / "./ckpt/."}, std::pair{anew, anew + "/"}})
+    EXPECT_THAT(run(checkpoints, output), HasSubstr("are one folder: the finished model would")) << output;
+  for (const auto& [checkpoints, output] :
+       {std::pair{ckpt, ckpt + "/step-4"}, std::pair{ckpt, folder / "link/step-8/model"},
+        std::pair{folder / "model/step-8/ckpt", folder / "model"}})
+    EXPECT_THAT(run(checkpoints, output), HasSubstr("lie in a step of one another")) << output;
+  // One in the other is well, beside the steps.
+  EXPECT_EQ(run(folder / "job", folder / "job/model"), "");
+  ASSERT_TRUE(make_directories(folder / "run"));
+  EXPECT_EQ(run(folder / "run/ckpt", folder / "run"), "");
+}
+
+// Of another training too: before the first step, and once more at the end.
+TEST(Faults, AModelReplacesModelsButNoStateOfATraining) {
+  const auto data = tokens();
+  const TempDir folder;
+  const std::string model = "output.dir=" + folder / "model";
+  const auto run = [&](const std::vector<std::string>& settings, std::function<void(Trainer&)> prepare = {}) {
+    return run_alone({.config = tiny(settings), .train = &data, .prepare = prepare, .steps_only = false})
+        .error;
+  };
+  ASSERT_EQ(run({"checkpoint.dir=" + folder / "other"}), "");
+  EXPECT_THAT(run({"output.dir=" + folder / "other"}),
+              HasSubstr("other/step-8 is a checkpoint with optimizer state, which the finished model would "
+                        "replace; choose another output.dir"));
+  ASSERT_EQ(run({model, "train.steps=3"}), "");
+  ASSERT_EQ(run({model}), "");  // of another step: that one goes
+  EXPECT_FALSE(fs::exists(folder / "model/step-3"));
+  EXPECT_TRUE(fs::exists(folder / "model/step-8"));
+  const auto meanwhile = [&](Trainer&) {
+    fs::copy(folder / "other/step-8", folder / "model/step-7", fs::copy_options::recursive);
+    fs::remove_all(folder / "model/step-8");
+    fs::rename(folder / "model/step-7", folder / "model/step-8");
+  };
+  EXPECT_THAT(run({model}, meanwhile), HasSubstr("the model is not written: "));
+  auto whole = Reader::open(folder / "model/step-8");
+  ASSERT_TRUE(whole) << whole.error().message;
+  EXPECT_TRUE(whole->verify());
+}
+
 // Before the first step, on every rank, in the words of the rank that found it.
 TEST(Faults, WhatIsNeededAtTheEndIsLookedAtBeforeTheFirstStep) {
   const auto data = tokens();

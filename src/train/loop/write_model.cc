@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/file.h"
 #include "text/tokenizer.h"
 #include "train/ckpt/gathered.h"
@@ -38,12 +40,41 @@ Result<void> copy_beside(const std::string& from, const std::string& tokenizer, 
 
 bool is_there(const std::string& path) { return !path.empty() && access(path.c_str(), F_OK) == 0; }
 
+// The finished models in a folder are removed but for that of `step`.
+Result<void> remove_other_models(const std::string& folder, std::int64_t step) {
+  MUSTER_TRY(const auto entries, list_checkpoints(folder, false));
+  std::vector<std::int64_t> kept = {step};
+  for (const StepEntry& entry : entries) {
+    if (!entry.finished) kept.push_back(entry.step);  // perhaps a save under way
+  }
+  return remove_checkpoints(folder, kept, INT64_MAX);
+}
+
 }  // namespace
+
+Result<void> check_replaceable(const std::string& folder) {
+  MUSTER_TRY(const auto entries, list_checkpoints(folder, false));
+  const auto refuse = [](const std::string& why) {
+    return fail(ErrorCode::failed_precondition,
+                why + ", which the finished model would replace; choose another output.dir, or move it away");
+  };
+  for (const StepEntry& entry : entries) {
+    if (!entry.finished) continue;
+    const auto reader = Reader::open(entry.path);
+    if (!reader) return refuse(entry.path + " cannot be read (" + reader.error().message + ")");
+    const bool trains = std::ranges::any_of(reader->info().tensors, [](const TensorInfo& tensor) {
+      return tensor.name.starts_with(kOptimizerPrefix);
+    });
+    if (trains) return refuse(entry.path + " is a checkpoint with optimizer state");
+  }
+  return {};
+}
 
 Result<void> write_model(const std::string& folder, const Config& config, const CheckpointInfo& info,
                          std::span<const TensorSlice> slices, int node, Comm& comm) {
   const auto describe = [&]() -> Result<void> {
     if (comm.rank() != 0) return {};
+    MUSTER_CHECK(check_replaceable(folder));
     MUSTER_CHECK(make_directories(folder));
     json::Object object = config_json(config.model, hf::Number::f32, base_config(config.pretrained));
     object[kMuster] =
@@ -53,7 +84,7 @@ Result<void> write_model(const std::string& folder, const Config& config, const 
   };
   MUSTER_CHECK(agree(comm, describe()));
   MUSTER_CHECK(save_gathered(folder, info, slices, node, comm));
-  return agree(comm, comm.rank() == 0 ? remove_checkpoints(folder, {info.step}, INT64_MAX) : Result<void>{});
+  return agree(comm, comm.rank() == 0 ? remove_other_models(folder, info.step) : Result<void>{});
 }
 
 Result<hf::Written> export_model(ModelFolder& model, const std::string& folder,

@@ -12,10 +12,16 @@
 
 namespace muster::train {
 
+// failed_precondition: `folder`, where a finished model is to go (output.dir), has a step of a training: one
+// with optimizer state, or one that cannot be read. Steps of weights alone are finished models, which a new
+// one replaces. Not collective.
+Result<void> check_replaceable(const std::string& folder);
+
 // Writes the finished model into `folder`: config.json, the tokenizer if there is one (data.tokenizer; what
-// lies in model.from), step-N without optimizer state, and no other step. Collective over `comm`, whose
-// ranks' slices are together all tensors of `info` once: its rank 0 writes all of it, into its own folder on
-// node `node`; no other rank needs one. The same outcome on all ranks.
+// lies in model.from), step-N without optimizer state; finished models of other steps go. Collective over
+// `comm`, whose ranks' slices are together all tensors of `info` once: its rank 0 writes all of it, into its
+// own folder on node `node`; no other rank needs one. The same outcome on all ranks. Errors as
+// check_replaceable(), which it asks again: then nothing is touched.
 Result<void> write_model(const std::string& folder, const Config& config, const CheckpointInfo& info,
                          std::span<const TensorSlice> slices, int node, Comm& comm);
 
