@@ -13,18 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A bf16 has 8 bits: each of a layer's dozen roundings is off by at most 0.4 %, in either direction.
-constexpr double kNarrow = 0.03;
-
-double norm(std::span<const double> values) {
-  double sum = 0;
-  for (const double value : values) sum += value * value;
-  return std::sqrt(sum);
-}
-
-// What every layout computes in bf16 beside one rank in fp64, of each parameter by the norm of the
-// difference: a factor or a summand that is lost, a gradient that is summed twice are seen, roundings are let
-// pass.
+// What every layout computes in bf16 beside one rank in fp64. Random layouts: layout_test.cc.
 TEST(Precision, GradientsInBf16AreThoseOfFp64ButForRounding) {
   for (const Layout& layout : std::vector<Layout>{
            {.settings = {}},
@@ -41,31 +30,7 @@ TEST(Precision, GradientsInBf16AreThoseOfFp64ButForRounding) {
                              "model.init_std=0.1", "train.batch=24", "train.micro_batch=1",
                              "train.sequence=24", "data.ignored_token=0", "optim.lr=0.001"})
       sized.settings.emplace_back(text);
-    const MemoryStream data = masked_tokens(5, 64);
-    const Gradients exact = gradients_on(alone(sized), data)[0];
-    ASSERT_EQ(exact.error, "");
-    const auto ranks = gradients_on(sized, data, {}, Dtype::bf16);
-    for (const Gradients& rank : ranks) {
-      ASSERT_EQ(rank.error, "") << name_of(sized);
-      EXPECT_NEAR(rank.held_out, exact.held_out, 0.01 * exact.held_out) << name_of(sized);
-    }
-    const StepGradients &got = ranks[0].steps[0], &wanted = exact.steps[0];
-    EXPECT_NEAR(got.loss, wanted.loss, 0.01 * wanted.loss) << name_of(sized);
-    EXPECT_NEAR(got.norm, wanted.norm, kNarrow * wanted.norm) << name_of(sized);
-    for (const auto& [name, values] : wanted.tensors) {
-      std::vector<double> difference = values;
-      std::vector<bool> seen(values.size());
-      for (const Gradients& rank : ranks) {
-        const auto found = rank.steps[0].tensors.find(name);
-        if (found == rank.steps[0].tensors.end()) continue;
-        for (std::size_t i = 0; i < values.size(); ++i) {
-          if (seen[i] || found->second[i] == 0) continue;
-          difference[i] -= found->second[i];
-          seen[i] = true;
-        }
-      }
-      EXPECT_LE(norm(difference), kNarrow * norm(values)) << name << ", " << name_of(sized);
-    }
+    EXPECT_EQ(check_narrow(sized, 5, 64, kNarrow), "") << name_of(sized);
   }
 }
 

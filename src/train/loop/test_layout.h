@@ -51,10 +51,13 @@ inline Layout alone(const Layout& layout) {
   return one;
 }
 
-// Of each gated step: loss, norm, and the gradient of each global tensor, row-major.
+// Whole global tensors, row-major.
+using Tensors = std::map<std::string, std::vector<double>>;
+
+// Of each gated step: loss, norm, and the gradient of each global tensor.
 struct StepGradients {
   double loss = 0, norm = 0;
-  std::map<std::string, std::vector<double>> tensors;
+  Tensors tensors;
 };
 struct Gradients {
   std::string error;
@@ -62,29 +65,48 @@ struct Gradients {
   double held_out = 0;  // loss
 };
 
-// What this rank owns of the gradients, at its place in the global tensors.
-inline void add_owned(Trainer& trainer, std::map<std::string, std::vector<double>>& tensors) {
+// Copies the elements of `param` in `ranges` of a buffer to their places in the global tensor.
+inline void place(const FlatBuffer& buffer, std::span<const Range> ranges, const Param& param,
+                  const Slice& global, std::vector<double>& values) {
+  for (const Range part : within(ranges, {param.offset, param.offset + param.numel})) {
+    std::vector<double> mine;
+    if (buffer.dtype() == Dtype::f64) {
+      std::ranges::copy(buffer.as<double>(part), std::back_inserter(mine));
+    } else {
+      std::ranges::copy(buffer.as<float>(part), std::back_inserter(mine));
+    }
+    const Slice slice{param.name, param.box, {part.begin - param.offset, part.end - param.offset}};
+    for (const Run& run : intersect(global, slice))
+      std::copy_n(mine.begin() + run.b, run.count, values.begin() + run.a);
+  }
+}
+
+// What this rank owns of the gradients; 0 elsewhere.
+inline void add_owned(Trainer& trainer, Tensors& tensors) {
   const ParamTable& table = trainer.model().table();
   const ParamTable whole(table.config());
   for (const Param& param : table.params()) {
     const Slice global = whole_slice(param.name, whole_box(whole.at(param.name).shape));
     auto& values = tensors[param.name];
     values.resize(static_cast<std::size_t>(global.numel()));
-    if (!table.owns(param)) continue;
-    for (const Range part :
-         within(trainer.replicas().placement().owned(), {param.offset, param.offset + param.numel})) {
-      const FlatBuffer& gradients = trainer.model().gradients();
-      std::vector<double> mine;
-      if (gradients.dtype() == Dtype::f64) {
-        std::ranges::copy(gradients.as<double>(part), std::back_inserter(mine));
-      } else {
-        std::ranges::copy(gradients.as<float>(part), std::back_inserter(mine));
-      }
-      const Slice slice{param.name, param.box, {part.begin - param.offset, part.end - param.offset}};
-      for (const Run& run : intersect(global, slice))
-        std::copy_n(mine.begin() + run.b, run.count, values.begin() + run.a);
-    }
+    if (table.owns(param))
+      place(trainer.model().gradients(), trainer.replicas().placement().owned(), param, global, values);
   }
+}
+
+// The weights that this rank holds, copies too; NaN elsewhere.
+inline Tensors weights_of(Trainer& trainer) {
+  Tensors tensors;
+  const ParamTable& table = trainer.model().table();
+  const ParamTable whole(table.config());
+  const FlatBuffer& weights = std::as_const(trainer.model()).parameters();
+  for (const Param& param : table.params()) {
+    const Slice global = whole_slice(param.name, whole_box(whole.at(param.name).shape));
+    auto& values = tensors[param.name];
+    values.resize(static_cast<std::size_t>(global.numel()), std::nan(""));
+    place(weights, weights.pieces(), param, global, values);
+  }
+  return tensors;
 }
 
 inline std::vector<Gradients> gradients_on(const Layout& layout, const TokenStream& data,
@@ -159,6 +181,53 @@ inline std::string difference(const std::vector<Gradients>& ranks, const Gradien
   return "";
 }
 
+inline double norm_of(std::span<const double> values) {
+  double sum = 0;
+  for (const double value : values) sum += value * value;
+  return std::sqrt(sum);
+}
+
+// A bf16 has 8 bits: each of a layer's dozen roundings is off by at most 0.4 %, in either direction.
+inline constexpr double kNarrow = 0.03;
+inline constexpr double kNarrowRandom = 0.1;  // of models so small that a single rounding shows
+inline constexpr double kNarrowNoise = 0.01;
+
+// How far a layout in bf16 is from one rank in fp64 in its first step, of each parameter by the norm of the
+// difference: a factor or a summand that is lost, a gradient that is summed twice are seen, roundings are let
+// pass. "" if it is not.
+inline std::string narrow_difference(const std::vector<Gradients>& ranks, const Gradients& exact,
+                                     double bound = kNarrow) {
+  const auto near = [](double got, double wanted, double part) {
+    return std::abs(got - wanted) <= part * std::abs(wanted);
+  };
+  for (const Gradients& rank : ranks) {
+    if (!rank.error.empty()) return rank.error;
+    if (!near(rank.held_out, exact.held_out, bound / 3)) return "held-out loss";
+  }
+  const StepGradients &got = ranks[0].steps[0], &wanted = exact.steps[0];
+  if (!near(got.loss, wanted.loss, bound / 3)) return "loss";
+  if (!near(got.norm, wanted.norm, bound)) return "norm";
+  double all = 0;
+  for (const auto& [name, values] : wanted.tensors) all = std::hypot(all, norm_of(values));
+  for (const auto& [name, values] : wanted.tensors) {
+    std::vector<double> difference = values;
+    std::vector<bool> seen(values.size());
+    for (const Gradients& rank : ranks) {
+      const auto found = rank.steps[0].tensors.find(name);
+      if (found == rank.steps[0].tensors.end()) continue;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (seen[i] || found->second[i] == 0) continue;
+        difference[i] -= found->second[i];
+        seen[i] = true;
+      }
+    }
+    // What is small beside all others is the difference of greater numbers, and has their roundings.
+    const double off = norm_of(difference), scale = std::max(norm_of(values), kNarrowNoise * all);
+    if (!(off <= bound * scale)) return name + ": " + std::to_string(off / scale);
+  }
+  return "";
+}
+
 // Tokens of which many are 0, in runs of very different length; as data.ignored_token these are no targets.
 // Documents begin here and there.
 inline MemoryStream masked_tokens(std::uint64_t seed, std::int64_t vocab) {
@@ -181,6 +250,14 @@ inline std::string check(const Layout& layout, std::uint64_t seed, std::int64_t 
   const Gradients one = gradients_on(alone(layout), data)[0];
   if (!one.error.empty()) return "one rank: " + one.error;
   return difference(gradients_on(layout, data), one);
+}
+
+// The same in bf16, beside fp64.
+inline std::string check_narrow(const Layout& layout, std::uint64_t seed, std::int64_t vocab, double bound) {
+  const MemoryStream data = masked_tokens(seed, vocab);
+  const Gradients one = gradients_on(alone(layout), data)[0];
+  if (!one.error.empty()) return "one rank: " + one.error;
+  return narrow_difference(gradients_on(layout, data, {}, Dtype::bf16), one, bound);
 }
 
 }  // namespace muster::train

@@ -111,6 +111,7 @@ struct RunOptions {
   const TokenStream* validation = nullptr;
   std::function<bool()> stop = {};
   std::function<void(Trainer&)> prepare = {};
+  std::function<void(Trainer&)> after_run = {};
   std::set<std::string> accepted = {};
   bool steps_only = true;           // step() alone, else run()
   std::optional<Dtype> dtype = {};  // else of train.precision
@@ -151,6 +152,7 @@ inline Trace run_on(Comm& comm, const RunOptions& options) {
   } else {
     trace.error = outcome.error().message;
   }
+  if (options.after_run) options.after_run(**trainer);
   trace.state = digest_of(**trainer, comm);
   return trace;
 }
