@@ -36,8 +36,13 @@ void fill(Trainer& trainer, const std::string& parameter, float value) {
   FlatBuffer& parameters = trainer.model().parameters();
   for (const Param& param : trainer.model().table().params()) {
     if (param.name != parameter) continue;
-    for (const Range part : within(parameters.pieces(), {param.offset, param.offset + param.numel}))
-      std::ranges::fill(parameters.as<float>(part), value);
+    for (const Range part : within(parameters.pieces(), {param.offset, param.offset + param.numel})) {
+      if (parameters.dtype() == Dtype::bf16) {
+        std::ranges::fill(parameters.as<BFloat16>(part), BFloat16(value));
+      } else {
+        std::ranges::fill(parameters.as<float>(part), value);
+      }
+    }
   }
 }
 
