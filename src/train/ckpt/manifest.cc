@@ -11,12 +11,6 @@ namespace {
 constexpr std::string_view kHead = "{\"crc32c\":\"";
 constexpr std::string_view kMiddle = "\",\"manifest\":";
 
-std::string hex8(std::uint32_t value) {
-  char text[9];
-  std::snprintf(text, sizeof text, "%08x", value);
-  return text;
-}
-
 std::optional<std::uint32_t> parse_hex8(std::string_view text) {
   std::uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
@@ -25,6 +19,12 @@ std::optional<std::uint32_t> parse_hex8(std::string_view text) {
 }
 
 }  // namespace
+
+std::string hex8(std::uint32_t value) {
+  char text[9];
+  std::snprintf(text, sizeof text, "%08x", value);
+  return text;
+}
 
 std::uint64_t TensorInfo::numel() const {
   std::uint64_t product = 1;

@@ -35,6 +35,7 @@ Result<void> check_within(const Slice& slice, const TensorInfo& tensor);
 // A number that is not negative.
 Result<std::uint64_t> get_count(const json::Object& object, std::string_view name);
 
+std::string hex8(std::uint32_t value);  // 8 hex digits, as checksums are written
 json::Array crcs_to_json(const std::vector<std::uint32_t>& crcs);
 Result<std::vector<std::uint32_t>> crcs_from_json(const json::Array& array);
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <tuple>
 
@@ -17,12 +16,6 @@
 
 namespace muster::train {
 namespace {
-
-std::string hex_of(std::uint32_t value) {
-  char text[9];
-  std::snprintf(text, sizeof text, "%08x", value);
-  return text;
-}
 
 // The last two parts of a path: step-200/rank-1.bin.
 std::string short_path(const std::string& folder, const std::string& name) {
@@ -197,11 +190,10 @@ Result<void> Reader::load_block(std::size_t file_number, std::uint64_t block) {
   bytes_read_ += block_.size();
   const std::uint32_t crc = crypto::crc32c(block_);
   if (crc != file.crcs[block]) {
-    return fail(ErrorCode::corrupt, short_path(folder_, file.name) + ": block " + std::to_string(block) +
-                                        " (bytes " + std::to_string(begin) + " to " +
-                                        std::to_string(begin + block_.size() - 1) +
-                                        ") is altered: its checksum is " + hex_of(crc) + ", stored is " +
-                                        hex_of(file.crcs[block]));
+    return fail(ErrorCode::corrupt,
+                short_path(folder_, file.name) + ": block " + std::to_string(block) + " (bytes " +
+                    std::to_string(begin) + " to " + std::to_string(begin + block_.size() - 1) +
+                    ") is altered: its checksum is " + hex8(crc) + ", stored is " + hex8(file.crcs[block]));
   }
   block_file_ = file_number;
   block_index_ = block;

@@ -242,9 +242,9 @@ TEST(Resume, ClassesDecide) {
   EXPECT_EQ(check({}, {}), "");
   EXPECT_EQ(check({"log.every=1", "mesh.replica=2", "checkpoint.dir=/x"}, {}), "");
   EXPECT_THAT(check({"model.layers=9"}, {"model.layers"}), HasSubstr("is 9 (identity: put it back"));
-  EXPECT_THAT(
-      check({"train.steps=200"}, {}),
-      HasSubstr("train.steps was 100, is 200 (trajectory: put it back, or give --accept train.steps, in a job as ContainerArguments)"));
+  EXPECT_THAT(check({"train.steps=200"}, {}),
+              HasSubstr("train.steps was 100, is 200 (trajectory: put it back, or give --accept train.steps, "
+                        "in a job as ContainerArguments)"));
   EXPECT_EQ(check({"train.steps=200"}, {"train.steps"}), "");
   const std::string both = check({"train.seed=5", "optim.lr=0.5"}, {});
   EXPECT_THAT(both, HasSubstr("train.seed was 1, is 5"));

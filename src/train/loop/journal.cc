@@ -2,9 +2,8 @@
 
 #include <fcntl.h>
 
-#include <cstdio>
-
 #include "base/text.h"
+#include "train/loop/formatted.h"
 #include "train/loop/machine.h"
 
 namespace muster::train {
@@ -13,13 +12,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kFileMax = 4ULL << 30;
-
-template <typename... Args>
-std::string formatted(const char* pattern, Args... args) {
-  char line[512];
-  std::snprintf(line, sizeof line, pattern, args...);
-  return line;
-}
 
 double seconds_between(Clock::time_point start, Clock::time_point end) {
   return std::chrono::duration<double>(end - start).count();

@@ -62,21 +62,20 @@ Result<std::unique_ptr<Stepper>> Stepper::create(const TrainerParts& parts, cons
   MUSTER_TRY(const Loader loader,
              Loader::create(*parts.train, static_cast<std::uint64_t>(config.sequence),
                             static_cast<std::uint64_t>(config.seed), config.ignored_token));
-  MUSTER_TRY(const PipelineSchedule order, parse_schedule(config.schedule));
   MUSTER_TRY(auto groups, make_groups(config, mesh, *parts.comm, parts.node_ranks));
   const Range layers = layout.stages[static_cast<std::size_t>(groups.stages->rank())];
   MUSTER_TRY(Model model, make_model(config, groups, layers, shard_place(config, mesh, rank), parts.dtype));
   return std::unique_ptr<Stepper>(
-      new Stepper(parts, std::move(groups), std::move(model), layout, order, loader, share));
+      new Stepper(parts, std::move(groups), std::move(model), layout, loader, share));
 }
 
 Stepper::Stepper(const TrainerParts& parts, Groups groups, Model model, const RunLayout& layout,
-                 PipelineSchedule order, const Loader& loader, const BatchPart& share)
+                 const Loader& loader, const BatchPart& share)
     : config_(parts.config),
       comm_(*parts.comm),
       groups_(std::move(groups)),
       model_(std::move(model)),
-      pipeline_(model_, groups_.stages.get(), order),
+      pipeline_(model_, groups_.stages.get(), layout.schedule),
       replicas_(model_.table(), shard_place(config_, groups_.mesh, comm_.rank()), groups_.replicas()),
       optimizer_(model_.table(), parts.dtype,
                  {.beta1 = config_.beta1,

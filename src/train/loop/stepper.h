@@ -68,7 +68,7 @@ class Stepper {
     Signals signals;
   };
   Stepper(const TrainerParts& parts, Groups groups, Model model, const RunLayout& layout,
-          PipelineSchedule order, const Loader& loader, const BatchPart& share);
+          const Loader& loader, const BatchPart& share);
   Result<StepResult> accumulate();
   bool counts(int rank) const;
   Result<Sums> exchange(const StepResult& result, const Signals& mine);

@@ -2,13 +2,13 @@
 
 #include <array>
 #include <chrono>
-#include <cstdio>
 
 #include "base/assert.h"
 #include "train/ckpt/saver.h"
 #include "train/comm/agree.h"
 #include "train/loop/checks.h"
 #include "train/loop/evaluate.h"
+#include "train/loop/formatted.h"
 #include "train/loop/journal.h"
 #include "train/loop/machine.h"
 #include "train/loop/memory.h"
@@ -22,13 +22,6 @@ namespace muster::train {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
-
-template <typename... Args>
-std::string format(const char* pattern, Args... args) {
-  char line[512];
-  std::snprintf(line, sizeof line, pattern, args...);
-  return line;
-}
 
 std::uint64_t bytes_of(std::span<const TensorSlice> slices) {
   std::uint64_t sum = 0;
@@ -275,15 +268,15 @@ Result<Outcome> Trainer::Impl::stop() {
 
 void Trainer::Impl::say_start() const {
   const Mesh& mesh = stepper_->groups().mesh;
-  say(
-      format("start ranks=%d pp=%d replica=%d shard=%d tp=%d zero=%lld parameters=%lld steps=%lld batch=%lld "
-             "micro_batch=%lld sequence=%lld precision=%s windows=%llu",
-             comm_.size(), mesh.extent(Axis::pp), mesh.extent(Axis::replica), mesh.extent(Axis::shard),
-             mesh.extent(Axis::tp), static_cast<long long>(config_.zero),
-             static_cast<long long>(parameter_count(config_.model)), static_cast<long long>(config_.steps),
-             static_cast<long long>(config_.batch), static_cast<long long>(config_.micro_batch),
-             static_cast<long long>(config_.sequence), config_.precision.c_str(),
-             static_cast<unsigned long long>(stepper_->windows())));
+  say(formatted(
+      "start ranks=%d pp=%d replica=%d shard=%d tp=%d zero=%lld parameters=%lld steps=%lld batch=%lld "
+      "micro_batch=%lld sequence=%lld precision=%s windows=%llu",
+      comm_.size(), mesh.extent(Axis::pp), mesh.extent(Axis::replica), mesh.extent(Axis::shard),
+      mesh.extent(Axis::tp), static_cast<long long>(config_.zero),
+      static_cast<long long>(parameter_count(config_.model)), static_cast<long long>(config_.steps),
+      static_cast<long long>(config_.batch), static_cast<long long>(config_.micro_batch),
+      static_cast<long long>(config_.sequence), config_.precision.c_str(),
+      static_cast<unsigned long long>(stepper_->windows())));
 }
 
 Result<Outcome> Trainer::Impl::run() {
@@ -317,9 +310,9 @@ Result<Outcome> Trainer::Impl::run() {
   MUSTER_CHECK(finish_save());   // it counts before the evaluation, which may be long
   MUSTER_CHECK(evaluate_now());  // given up where a stop is asked for: there is nothing more to train
   MUSTER_CHECK(finish());
-  say(format("done step=%lld/%lld", static_cast<long long>(step_done()),
-             static_cast<long long>(config_.steps)) +
-      (last_loss_ ? format(" loss=%.4f", *last_loss_) : ""));
+  say(formatted("done step=%lld/%lld", static_cast<long long>(step_done()),
+                static_cast<long long>(config_.steps)) +
+      (last_loss_ ? formatted(" loss=%.4f", *last_loss_) : ""));
   return Outcome::finished;
 }
 

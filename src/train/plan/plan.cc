@@ -99,8 +99,7 @@ MemoryPlan memory_of(const Config& config, const RunLayout& layout, const Part& 
     m.gradients += b.wide * unit;
   }
   const int micros = static_cast<int>(layout.share.count);
-  const auto schedule = config.schedule == "gpipe" ? PipelineSchedule::gpipe : PipelineSchedule::one_f_one_b;
-  const int slots = in_flight_max(schedule, stage, mesh.extent(Axis::pp), micros);
+  const int slots = in_flight_max(layout.schedule, stage, mesh.extent(Axis::pp), micros);
   const double tokens = value(config.micro_batch * config.sequence);
   const int tp = mesh.extent(Axis::tp);
   const bool cut_rows = config.sequence_parallel && tp > 1;
@@ -254,7 +253,8 @@ Result<RunLayout> run_layout(const Config& config, int ranks) {
                     ", and so many shards cut the norms of each in other places; choose sizes that mesh.tp "
                     "divides, fewer shards, or mesh.sequence_parallel = false");
   }
-  return RunLayout{mesh, std::move(stages), share};
+  MUSTER_TRY(const PipelineSchedule schedule, parse_schedule(config.schedule));
+  return RunLayout{mesh, std::move(stages), share, schedule};
 }
 
 Result<Plan> make_plan(const Config& config, int ranks, int node_ranks, Dtype dtype) {
@@ -274,8 +274,7 @@ Result<Plan> make_plan(const Config& config, int ranks, int node_ranks, Dtype dt
     costs.forward.push_back(value(part.part.layers.size()) * flop.layer / 3);
     costs.backward.push_back(cost - costs.forward.back());
   }
-  const auto schedule = config.schedule == "gpipe" ? PipelineSchedule::gpipe : PipelineSchedule::one_f_one_b;
-  plan.bubble = bubble(schedule, static_cast<int>(plan.layout.share.count), costs);
+  plan.bubble = bubble(plan.layout.schedule, static_cast<int>(plan.layout.share.count), costs);
   plan.flop_per_step = flop.whole * value(config.batch * config.sequence);
   return plan;
 }

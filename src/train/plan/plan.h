@@ -14,6 +14,7 @@
 
 #include "train/config/config.h"
 #include "train/data/loader.h"
+#include "train/pipeline/schedule.h"
 
 namespace muster::train {
 
@@ -22,6 +23,7 @@ struct RunLayout {
   Mesh mesh;
   std::vector<Range> stages;  // layers
   BatchPart share;            // of a rank's part of the batch; the same size for all
+  PipelineSchedule schedule;
 };
 // invalid_argument: ranks, batch, layers, heads or sizes that do not go together. config.model must have
 // passed validated().
