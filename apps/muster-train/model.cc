@@ -1,6 +1,7 @@
 // eval, generate, logits and export: a finished model at work, on one process.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -8,6 +9,7 @@
 
 #include "apps/muster-train/commands.h"
 #include "base/text.h"
+#include "base/time.h"
 #include "text/tokenizer.h"
 #include "train/agent/agent.h"
 #include "train/data/loader.h"
@@ -21,6 +23,22 @@ namespace muster::train {
 namespace {
 
 void use_threads(int wanted) { set_threads(wanted > 0 ? wanted : usable_cores()); }
+
+// Every five seconds how far it is, beside the result.
+GoOn show_passes(std::uint64_t passes) {
+  using Clock = std::chrono::steady_clock;
+  return [passes, done = std::uint64_t{0}, start = Clock::now(), last = 0.0]() mutable -> Result<bool> {
+    const double now = std::chrono::duration<double>(Clock::now() - start).count();
+    if (done > 0 && now - last >= 5) {
+      last = now;
+      const auto share = static_cast<double>(done) / static_cast<double>(passes);
+      std::fprintf(stderr, "evaluating  %.0f %%  left %s\n", 100 * share,
+                   format_duration(Millis(static_cast<std::int64_t>(1000 * (now / share - now)))).c_str());
+    }
+    ++done;
+    return true;
+  };
+}
 
 Result<void> eval(const EvalArguments& arguments) {
   use_threads(arguments.threads);
@@ -37,10 +55,16 @@ Result<void> eval(const EvalArguments& arguments) {
              Loader::create(*stream, static_cast<std::uint64_t>(sequence), 0, folder.config().ignored_token));
   MUSTER_TRY(Model model, folder.load(sequence));
   Comm alone("eval", single_transport());
+  const auto windows = std::min(static_cast<std::uint64_t>(arguments.windows), loader.windows()),
+             rows = static_cast<std::uint64_t>(arguments.batch);
   Pipeline pipeline(model, nullptr, PipelineSchedule::gpipe);
-  MUSTER_TRY(const Evaluation e,
-             evaluate(pipeline, loader, static_cast<std::uint64_t>(arguments.windows),
-                      static_cast<std::uint64_t>(arguments.batch), {}, alone, folder.config().document_mask));
+  MUSTER_TRY(const Evaluation e, evaluate(pipeline, loader,
+                                          {.windows_max = windows,
+                                           .rows = rows,
+                                           .part = {},
+                                           .document_mask = folder.config().document_mask,
+                                           .go_on = show_passes((windows + rows - 1) / rows)},
+                                          alone));
   std::printf("eval step=%lld split=%s loss=%.4f bits_per_byte=%.4f tokens=%lld bytes=%llu\n",
               static_cast<long long>(folder.step()), arguments.data.c_str(), e.loss, e.bits_per_byte,
               static_cast<long long>(e.tokens), static_cast<unsigned long long>(e.bytes));

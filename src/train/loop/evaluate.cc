@@ -5,10 +5,11 @@
 
 namespace muster::train {
 
-Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, std::uint64_t windows_max,
-                            std::uint64_t rows, const EvaluationPart& mine, Comm& world, bool document_mask,
-                            const GoOn& go_on) {
-  const std::uint64_t windows = std::min(windows_max, loader.windows()), groups = (windows + rows - 1) / rows;
+Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, const EvaluationOptions& options,
+                            Comm& world) {
+  const EvaluationPart& mine = options.part;
+  const std::uint64_t rows = options.rows, windows = std::min(options.windows_max, loader.windows()),
+                      groups = (windows + rows - 1) / rows;
   const auto window_of = [&](std::uint64_t i) { return i * loader.windows() / windows; };
   // Each group is summed by one part; the others add exact zeros.
   std::vector<double> losses(groups);
@@ -16,8 +17,8 @@ Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, std::uint6
   const auto parts = static_cast<std::uint64_t>(mine.parts);
   Samples all, one;
   for (std::uint64_t begin = 0; begin < groups; begin += parts) {
-    if (go_on) {
-      MUSTER_TRY(const bool on, go_on());
+    if (options.go_on) {
+      MUSTER_TRY(const bool on, options.go_on());
       if (!on) return fail(ErrorCode::cancelled, "the evaluation was given up");
     }
     const std::uint64_t wanted = begin + static_cast<std::uint64_t>(mine.part);
@@ -40,7 +41,7 @@ Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, std::uint6
                 .targets = all.targets,
                 .rows = static_cast<std::int64_t>(count),
                 .sequence = static_cast<std::int64_t>(loader.sequence())};
-    if (document_mask) batch.documents = all.document_begins;
+    if (options.document_mask) batch.documents = all.document_begins;
     MUSTER_TRY(const StepResult result, pipeline.evaluate(batch));
     if (!mine.counts || group != wanted) continue;
     losses[group] = result.loss_sum;

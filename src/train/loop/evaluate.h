@@ -28,11 +28,17 @@ struct EvaluationPart {
 // Asked before every pass, and answered alike on all ranks: whether to go on.
 using GoOn = std::function<Result<bool>()>;
 
-// Collective over `world`. Up to `windows_max` windows, evenly spread, `rows` at a time. Every part does as
-// many passes as the others, as a pass may be collective, too. The same bits for any number of parts.
-// document_mask: as Batch::documents. cancelled: go_on, if there is one, said no.
-Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, std::uint64_t windows_max,
-                            std::uint64_t rows, const EvaluationPart& mine, Comm& world,
-                            bool document_mask = false, const GoOn& go_on = {});
+struct EvaluationOptions {
+  std::uint64_t windows_max = 0;  // at most, evenly spread
+  std::uint64_t rows = 1;         // windows a pass
+  EvaluationPart part;
+  bool document_mask = false;  // as Batch::documents
+  GoOn go_on;                  // may be empty
+};
+
+// Collective over `world`. Every part does as many passes as the others, as a pass may be collective, too.
+// The same bits for any number of parts. cancelled: go_on said no.
+Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, const EvaluationOptions& options,
+                            Comm& world);
 
 }  // namespace muster::train

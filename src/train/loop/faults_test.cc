@@ -151,6 +151,31 @@ TEST(Faults, TheCheckpointInFlightIsKept) {
   EXPECT_EQ(resumed[0].state, whole[0].state);
 }
 
+// What an update made infinite is not saved, and the checkpoint before it stays.
+TEST(Faults, WeightsThatAreNotFiniteAreNotSaved) {
+  const auto data = tokens();
+  const TempDir folder;
+  const auto traces = run_ranks(2, [&](int rank) {
+    const auto trainer = std::make_shared<Trainer*>(nullptr);
+    const auto steps = std::make_shared<int>(0);
+    return RunOptions{.config = tiny({"train.batch=4", "checkpoint.dir=" + folder.path(), "mesh.zero=1",
+                                      "checkpoint.every=1", "checkpoint.keep=1"}),
+                      .train = &data,
+                      .stop =
+                          [=] {
+                            if (++*steps == 3 && rank == 0) hurt(**trainer, "model.embed_tokens.weight");
+                            return false;
+                          },
+                      .prepare = [=](Trainer& made) { *trainer = &made; },
+                      .steps_only = false};
+  });
+  for (const Trace& trace : traces)
+    EXPECT_THAT(trace.error, HasSubstr("step 3: weights are not finite after its update; it is not saved"));
+  const auto newest = latest_checkpoint(folder.path(), OnDamage::refuse);
+  ASSERT_TRUE(newest && newest->reader);
+  EXPECT_EQ(newest->reader->info().step, 2);
+}
+
 // Padding alone: the run goes on, and says that it learned nothing.
 TEST(Faults, ABatchWithoutTargetsUpdatesNothing) {
   const MemoryStream data(std::vector<std::int64_t>(600, 0), 64);

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 
+#include <filesystem>
+
 #include "base/text.h"
 #include "train/loop/formatted.h"
 #include "train/loop/machine.h"
@@ -10,6 +12,7 @@ namespace muster::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+namespace fs = std::filesystem;
 
 constexpr std::uint64_t kFileMax = 4ULL << 30;
 
@@ -45,9 +48,16 @@ Result<void> Journal::begin(std::int64_t step) {
   const auto open = [&]() -> Result<void> {
     if (const auto slash = options_.path.rfind('/'); slash != std::string::npos && slash > 0)
       MUSTER_CHECK(make_directories(options_.path.substr(0, slash)));
-    MUSTER_TRY(const std::string kept, kept_lines(options_.path, step));
-    MUSTER_CHECK(write_file_atomic(options_.path, kept));
-    MUSTER_TRY(file_, open_file(options_.path, O_WRONLY | O_APPEND));
+    std::error_code none;
+    const fs::path there = fs::canonical(options_.path, none);  // where links lead
+    const std::string path = there.empty() ? options_.path : there.string();
+    if (fs::exists(path, none) && !fs::is_regular_file(path, none)) {  // a pipe, a terminal: as it is
+      MUSTER_TRY(file_, open_file(path, O_WRONLY | O_APPEND | O_NONBLOCK));
+      return {};
+    }
+    MUSTER_TRY(const std::string kept, kept_lines(path, step));
+    MUSTER_CHECK(write_file_atomic(path, kept));
+    MUSTER_TRY(file_, open_file(path, O_WRONLY | O_APPEND));
     return {};
   };
   auto opened = open();

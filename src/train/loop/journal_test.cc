@@ -1,9 +1,14 @@
 #include "train/loop/journal.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "base/text.h"
 
@@ -49,6 +54,26 @@ std::string told(const std::string& path) {
            std::to_string(*json::opt_int(*record, "step"));
   }
   return out;
+}
+
+// A device or a pipe is written to, a link is followed: neither is replaced by a file.
+TEST(Journal, WritesIntoWhatIsNotAFile) {
+  const TempDir folder;
+  Said said;
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  const Fd reader(open((folder / "pipe").c_str(), O_RDWR | O_NONBLOCK));
+  ASSERT_TRUE(write_file_atomic(folder / "file", ""));
+  ASSERT_EQ(symlink((folder / "file").c_str(), (folder / "link").c_str()), 0);
+  for (const char* name : {"pipe", "link"}) {
+    Journal journal(said.options(folder / name));
+    ASSERT_TRUE(journal.begin(0)) << name;
+    run_steps(journal, 1, 2);
+  }
+  char got[1000] = {};
+  EXPECT_GT(read(reader.get(), got, sizeof got - 1), 0);
+  EXPECT_THAT(got, HasSubstr("\"step\":2"));
+  EXPECT_EQ(told(folder / "file"), "step 1, step 2");
+  EXPECT_EQ(std::filesystem::read_symlink(folder / "link"), folder / "file");
 }
 
 TEST(Journal, ALineNowAndThenAndARecordAStep) {

@@ -116,6 +116,11 @@ std::vector<TensorSlice> Stepper::finished_model() const {
                       replicas_.placement().written());
 }
 
+bool Stepper::weights_are_finite() const {
+  return std::isfinite(ordered_sum(block_squares(model_.table(), optimizer_.weights(model_.parameters()),
+                                                 replicas_.placement().written())));
+}
+
 // The micro-batches of this rank; gradients add up in the model.
 Result<StepResult> Stepper::accumulate() {
   std::vector<Batch> micros;

@@ -52,6 +52,8 @@ class Stepper {
   // What this rank writes of it, and of a finished model. The slices point into the buffers.
   std::vector<TensorSlice> state() const;
   std::vector<TensorSlice> finished_model() const;
+  // Whether the weights that this rank writes are. Not collective.
+  bool weights_are_finite() const;
 
   const Groups& groups() const { return groups_; }
   // Whether this rank's loss is the one to count of those of its pipeline and tensor-parallel group.

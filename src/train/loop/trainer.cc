@@ -84,6 +84,7 @@ class Trainer::Impl {
   Result<bool> between_passes();
   Result<bool> evaluate_now();
   Result<void> advance_save();
+  Result<void> check_weights();
   Result<void> save();
   Result<void> finish_save();
   tl::unexpected<Error> step_failed(const Error& error);
@@ -151,11 +152,15 @@ Result<Evaluation> Trainer::Impl::evaluation(const GoOn& go_on) {
   MUSTER_ASSERT(held_out_);
   const Mesh& mesh = stepper_->groups().mesh;
   return with_memory_errors("an evaluation", memory_, [&] {
-    return train::evaluate(
-        stepper_->pipeline(), *held_out_, static_cast<std::uint64_t>(config_.eval_windows),
-        static_cast<std::uint64_t>(config_.micro_batch),
-        {.part = mesh.batch_index(comm_.rank()), .parts = mesh.batch_size(), .counts = stepper_->counts()},
-        comm_, config_.document_mask, go_on);
+    return train::evaluate(stepper_->pipeline(), *held_out_,
+                           {.windows_max = static_cast<std::uint64_t>(config_.eval_windows),
+                            .rows = static_cast<std::uint64_t>(config_.micro_batch),
+                            .part = {.part = mesh.batch_index(comm_.rank()),
+                                     .parts = mesh.batch_size(),
+                                     .counts = stepper_->counts()},
+                            .document_mask = config_.document_mask,
+                            .go_on = go_on},
+                           comm_);
   });
 }
 
@@ -210,11 +215,22 @@ CheckpointInfo Trainer::Impl::info() const {
           .tensors = state_tensors(stepper_->model().table(), wide(parts_.dtype), true)};
 }
 
+// An update may overflow, which its gradient does not show.
+Result<void> Trainer::Impl::check_weights() {
+  const std::string step = "step " + std::to_string(step_done());
+  return agree(comm_, stepper_->weights_are_finite()
+                          ? Result<void>{}
+                          : fail(ErrorCode::failed_precondition,
+                                 step + ": weights are not finite after its update; it is not saved. A lower "
+                                        "optim.lr or a longer optim.warmup may help"));
+}
+
 // Begins to save this step. Where the save before is not through, waits for it.
 Result<void> Trainer::Impl::save() {
   if (!saver_ || saved_step_ == step_done()) return {};
   const auto start = SteadyClock::now();
   MUSTER_CHECK(finish_save());
+  MUSTER_CHECK(check_weights());
   MUSTER_CHECK(saver_->start(info(), stepper_->state()));
   saved_step_ = step_done();
   journal_->leave_out(SteadyClock::now() - start);
@@ -238,6 +254,7 @@ Result<void> Trainer::Impl::finish_save() {
 
 Result<void> Trainer::Impl::finish() {
   if (config_.output_dir.empty()) return {};
+  if (!saver_) MUSTER_CHECK(check_weights());
   CheckpointInfo model = info();
   model.tensors = state_tensors(stepper_->model().table(), wide(parts_.dtype), false);
   const auto written =
