@@ -61,7 +61,7 @@ TEST(Journal, WritesIntoWhatIsNotAFile) {
   const TempDir folder;
   Said said;
   ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
-  const Fd reader(open((folder / "pipe").c_str(), O_RDWR | O_NONBLOCK));
+  const UniqueFd reader(open((folder / "pipe").c_str(), O_RDWR | O_NONBLOCK));
   ASSERT_TRUE(write_file_atomic(folder / "file", ""));
   ASSERT_EQ(symlink((folder / "file").c_str(), (folder / "link").c_str()), 0);
   for (const char* name : {"pipe", "link"}) {

@@ -284,8 +284,10 @@ TEST(Evaluation, IsTheSameForAnyNumberOfRanks) {
         auto model = Model::create(config);
         model->init_parameters(1);
         Pipeline pipeline(*model, nullptr, PipelineSchedule::gpipe);
-        results[rank] =
-            *evaluate(pipeline, *loader, 11, 2, {.part = comms[rank]->rank(), .parts = size}, *comms[rank]);
+        results[rank] = *evaluate(
+            pipeline, *loader,
+            {.windows_max = 11, .rows = 2, .part = {.part = comms[rank]->rank(), .parts = size}, .go_on = {}},
+            *comms[rank]);
         comms[rank].reset();
       });
     }
