@@ -52,7 +52,7 @@ class GlooTransport final : public Transport {
 
   Result<void> exchange(std::span<const Send> sends, std::span<const Receive> receives,
                         const Operation&) override {
-    if (failed_) return tl::unexpected(*failed_);
+    MUSTER_CHECK(still_whole());
     std::vector<Pending> pending;
     std::string peer;  // of the message being posted: a connection may be known to be closed by then
     try {
@@ -114,6 +114,12 @@ class GlooTransport final : public Transport {
       }
       return broken({ErrorCode::unavailable, what + first_line(error)});
     }
+  }
+
+  Result<void> still_whole() {
+    const std::lock_guard lock(mutex_);
+    if (failed_) return tl::unexpected(*failed_);
+    return {};
   }
 
   tl::unexpected<Error> broken(Error error) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <thread>
 
 #include "base/text.h"
 #include "train/agent/process.h"
@@ -130,6 +131,30 @@ TEST(GlooFaults, AMissingRankIsATimeout) {
   const Peers peers = start_peers("WaitsForARankThatNeverComes", 2, 1);
   const std::string said = drain(peers.children[0].out) + drain(peers.children[0].err);
   EXPECT_EQ(wait_child(peers.children[0]).code, 0) << said;
+}
+
+// Another thread aborts while this one exchanges; the race would be the thread sanitizer's to find.
+TEST(GlooFaults, AnAbortFromAnotherThreadEndsTheExchanges) {
+  auto listener = listen_for_store("127.0.0.1", 0);
+  ASSERT_TRUE(listener);
+  const auto store = start_store("127.0.0.1", *std::move(listener));
+  ASSERT_TRUE(store) << store.error().message;
+  const auto alone = gloo_transport({.store_host = "127.0.0.1",
+                                     .store_port = (*store)->port(),
+                                     .prefix = "alone",
+                                     .address = "127.0.0.1",
+                                     .rank = 0,
+                                     .size = 1,
+                                     .timeout = kWait});
+  ASSERT_TRUE(alone) << alone.error().message;
+  Result<void> last;
+  std::jthread exchanging([&] {
+    while (last) last = (*alone)->exchange({}, {}, {});
+  });
+  (*alone)->abort("enough");
+  exchanging.join();
+  EXPECT_EQ(last.error().code, ErrorCode::cancelled);
+  EXPECT_EQ(last.error().message, "aborted: enough");
 }
 
 TEST(Store, RefusesATakenPort) {
