@@ -1,5 +1,6 @@
 // muster-train as its users run it: real processes, real shards, signals and job folders.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -16,6 +17,7 @@
 #include "text/shards.h"
 #include "text/tokenizer.h"
 #include "text/train_tokenizer.h"
+#include "train/agent/agent.h"
 #include "train/agent/process.h"
 #include "train/ckpt/checkpoint.h"
 #include "train/comm/gloo/gloo.h"
@@ -287,6 +289,44 @@ TEST_F(Program, ARankThatIsGivenTheWrongThingEndsAsWrongArgumentsDo) {
   const auto run = finish(start(arguments + std::vector<std::string>{"--nproc", "2"}));
   EXPECT_EQ(run.code, 2) << run.err;
   EXPECT_THAT(run.err, HasSubstr("tokens, one window of 1000000 needs 1000001"));
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which begin with threads of their own
+// There is no room for the stack of a thread: the standard library throws where the first save begins.
+TEST_F(Program, WhatALibraryThrowsIsTheErrorOfARank) {
+  const TempDir dir;
+  std::vector<std::string> argv = {"/bin/sh", "-c", R"(ulimit -s 1000000000000 || exit 99; exec "$@")", "sh",
+                                   MUSTER_TRAIN_PROGRAM};
+  const auto arguments = train_arguments(
+      shared("train"), sets({"train.steps=2", "checkpoint.every=1", "checkpoint.dir=" + dir / "ckpt"}));
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  argv.insert(argv.end(), {"--rank", "0", "--store", "127.0.0.1:1"});  // as an agent starts it
+  const auto child = spawn(argv);
+  ASSERT_TRUE(child) << child.error().message;
+  const auto run = finish(*child);
+  if (run.code == 99) GTEST_SKIP() << "the limit of the stack cannot be raised here";
+  EXPECT_EQ(run.code, kExitFailed) << run.out << run.err;
+  EXPECT_THAT(run.err, testing::StartsWith("muster-train: rank 0: Resource temporarily unavailable"));
+}
+#endif
+
+// The file of rank 1 cannot be opened before the test lets go of it.
+TEST_F(Program, ADiskThatHangsIsNoLostPeer) {
+  const TempDir dir;
+  const std::string step = dir / "ckpt/step-1";
+  ASSERT_TRUE(make_directories(step));
+  ASSERT_TRUE(write_file_atomic(step + "/rank-1.bin", "old"));
+  signal(SIGIO, SIG_IGN);
+  const auto held = open_file(step + "/rank-1.bin", O_RDONLY);
+  ASSERT_TRUE(held);
+  if (fcntl(held->get(), F_SETLEASE, F_RDLCK) != 0) GTEST_SKIP() << "no file leases here";
+  auto arguments = train_arguments(
+      shared("train"),
+      sets({"train.steps=2", "checkpoint.every=1", "run.timeout_s=2", "checkpoint.dir=" + dir / "ckpt"}));
+  arguments.insert(arguments.end(), {"--nproc", "2"});
+  const auto run = finish(start(arguments));
+  EXPECT_EQ(run.code, kExitFailed) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("rank 1: nothing was written for 2.0 s: the disk hangs"));
 }
 
 // One rank is killed in the middle; the same command goes on, and ends with the bits of a run without the

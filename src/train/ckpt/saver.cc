@@ -229,9 +229,9 @@ Result<bool> Saver::all_ready() {
   MUSTER_CHECK(comm_.all_gather<std::int64_t>(std::span(&mine, 1), all));
   if (std::ranges::find(all, stuck) != all.end()) {
     MUSTER_CHECK(agree(mine != stuck ? Result<void>()
-                                     : fail(ErrorCode::timeout, "nothing was written for " +
-                                                                    format_duration(options_.stall_limit) +
-                                                                    ": the disk hangs")));
+                                     : fail(ErrorCode::io, "nothing was written for " +
+                                                               format_duration(options_.stall_limit) +
+                                                               ": the disk hangs")));
   }
   return std::ranges::count(all, done) == comm_.size();
 }

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <iostream>
 
@@ -12,6 +13,7 @@
 #include "train/comm/gloo/gloo.h"
 #include "train/data/loader.h"
 #include "train/loop/machine.h"
+#include "train/loop/memory.h"
 #include "train/loop/trainer.h"
 
 namespace muster::train {
@@ -47,6 +49,7 @@ void stop_on_signals(bool has_agent) {
 struct Held {
   std::unique_ptr<TokenStream> tokens, held_out;
   std::unique_ptr<StoreServer> store;  // only where no agent hosts it
+  bool joining = false;                // asks the others for a `comm`
   std::unique_ptr<Comm> comm;
   std::unique_ptr<Trainer> trainer;
 };
@@ -72,6 +75,7 @@ Result<void> join(const RankOptions& options, Held& held) {
   if (address.empty()) {
     MUSTER_TRY(address, address_towards(place.store_host, place.store_port));
   }
+  held.joining = true;
   MUSTER_TRY(auto transport,
              gloo_transport({.store_host = place.store_host,
                              .store_port = place.store_port,
@@ -86,8 +90,13 @@ Result<void> join(const RankOptions& options, Held& held) {
 
 void say(const std::string& line) { std::cout << line << '\n' << std::flush; }
 
-bool is_loss(const Error& error) {
-  return error.code == ErrorCode::unavailable || error.code == ErrorCode::timeout;
+// Whether a peer is gone: the ranks did not find each other, or an operation between them broke. The same
+// codes may also come from a file system, of this rank or, by agree(), of another.
+bool lost_a_peer(const Held& held, const Error& error) {
+  if (error.code != ErrorCode::unavailable && error.code != ErrorCode::timeout) return false;
+  if (!held.comm) return held.joining;
+  const auto records = held.comm->recent();
+  return std::ranges::find(records, OperationRecord::State::failed, &OperationRecord::state) != records.end();
 }
 
 // The last operations, the one that broke among them, for whoever looks for the cause.
@@ -131,10 +140,22 @@ Result<Outcome> train(const RankOptions& options, Held& held) {
   return outcome;
 }
 
+// train(), where what a library throws is an error as well. Caught while `held` stands: taking it down may
+// wait for a disk or a peer that hangs.
+Result<Outcome> train_without_throwing(const RankOptions& options, Held& held) {
+  try {
+    return train(options, held);
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();  // libtorch's goes on with where it was thrown
+    return fail(is_out_of_memory(error) ? ErrorCode::resource_exhausted : ErrorCode::internal,
+                std::string(text.substr(0, text.find('\n'))));
+  }
+}
+
 // Says the error and leaves at once, not by way of destructors: a peer or a disk that hangs would hold this
 // rank back, and its error.
 [[noreturn]] void fail_rank(const RankOptions& options, const Held& held, const Error& error) {
-  const bool lost = is_loss(error) && options.place.world > 1;
+  const bool lost = lost_a_peer(held, error);
   if (lost && held.comm) show_recent(*held.comm);
   std::cerr << "muster-train: rank " << options.place.rank << ": " << error.message << std::endl;
   _exit(lost ? kExitLostPeer : exit_code(error));
@@ -145,7 +166,7 @@ Result<Outcome> train(const RankOptions& options, Held& held) {
 int run_rank(const RankOptions& options) {
   ignore_terminal(options.has_agent);
   Held held;
-  const auto outcome = train(options, held);
+  const auto outcome = train_without_throwing(options, held);
   if (!outcome) fail_rank(options, held, outcome.error());
   return *outcome == Outcome::stopped ? kExitStopped : kExitDone;
 }
