@@ -44,10 +44,11 @@ struct CheckpointInfo {
   std::int64_t step = 0;
   std::uint64_t samples = 0;  // consumed: the whole state of the data
   std::string tokenizer_hash;
-  json::Object config;   // resolved, dotted keys
-  json::Object layout;   // world, mesh
-  json::Object machine;  // CPU kind, threads, library: what "bitwise" depends on
-  json::Object data;     // what the token stream was
+  json::Object config;  // resolved, dotted keys
+  json::Object layout;  // world, mesh
+  // What "bitwise" depends on, CPU kind, threads, library: the kinds that the ranks ran on, each once.
+  std::vector<json::Object> machines;
+  json::Object data;  // what the token stream was
   std::vector<TensorInfo> tensors;
 };
 

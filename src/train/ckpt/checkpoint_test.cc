@@ -19,6 +19,7 @@
 #include "base/text.h"
 #include "train/agent/process.h"
 #include "train/ckpt/convert.h"
+#include "train/ckpt/manifest.h"
 #include "train/ckpt/test_content.h"
 #include "train/comm/thread.h"
 
@@ -320,6 +321,19 @@ TEST(Damaged, AtRandomIsNamedAndNeverLoaded) {
     ASSERT_THAT(older->notices, testing::ElementsAre(HasSubstr("step 20 passed over, it is damaged")))
         << damage;
   }
+}
+
+// Earlier programs wrote what rank 0 ran on, alone.
+TEST(Checkpoint, TellsOnWhichMachinesItWasMade) {
+  const json::Object a{{"cpu", "A"}}, b{{"cpu", "B"}};
+  CheckpointInfo info = Content(3, {4}).info();
+  info.machines = {a, b};
+  auto manifest = parse_manifest(manifest_text(info, {}));
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  EXPECT_THAT(info_of(*manifest)->machines, testing::ElementsAre(a, b));
+  manifest->erase("machines");
+  (*manifest)["machine"] = b;
+  EXPECT_THAT(info_of(*manifest)->machines, testing::ElementsAre(b));
 }
 
 TEST(Damaged, AWholeStepUnderAnotherNameIsRefused) {

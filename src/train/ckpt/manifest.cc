@@ -18,6 +18,18 @@ std::optional<std::uint32_t> parse_hex8(std::string_view text) {
   return value;
 }
 
+// Earlier programs wrote rank 0's alone, as "machine".
+std::vector<json::Object> machines_of(const json::Object& manifest) {
+  std::vector<json::Object> machines;
+  if (const auto* first = json::opt_object(manifest, "machine")) machines.push_back(*first);
+  if (const auto* all = json::opt_array(manifest, "machines")) {
+    for (const auto& one : *all) {
+      if (one.is_object()) machines.push_back(one.as_object());
+    }
+  }
+  return machines;
+}
+
 }  // namespace
 
 std::string hex8(std::uint32_t value) {
@@ -100,6 +112,7 @@ Result<Slice> slice_from_json(const json::Object& object, const TensorInfo& tens
 
 std::string manifest_text(const CheckpointInfo& info, const std::vector<json::Object>& records) {
   json::Array tensors, files, slices;
+  const json::Array machines(info.machines.begin(), info.machines.end());
   for (const TensorInfo& tensor : info.tensors) {
     json::Array shape(tensor.shape.begin(), tensor.shape.end());
     tensors.push_back(
@@ -109,12 +122,19 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<json::Ob
     files.push_back(record.at("file"));
     for (const auto& slice : record.at("slices").as_array()) slices.push_back(slice);
   }
-  const json::Object manifest{
-      {"format", "muster-checkpoint"}, {"version", kCheckpointVersion},    {"step", info.step},
-      {"samples", info.samples},       {"tokenizer", info.tokenizer_hash}, {"config", info.config},
-      {"layout", info.layout},         {"machine", info.machine},          {"data", info.data},
-      {"block_bytes", kBlockBytes},    {"tensors", std::move(tensors)},    {"files", std::move(files)},
-      {"slices", std::move(slices)}};
+  const json::Object manifest{{"format", "muster-checkpoint"},
+                              {"version", kCheckpointVersion},
+                              {"step", info.step},
+                              {"samples", info.samples},
+                              {"tokenizer", info.tokenizer_hash},
+                              {"config", info.config},
+                              {"layout", info.layout},
+                              {"machines", machines},
+                              {"data", info.data},
+                              {"block_bytes", kBlockBytes},
+                              {"tensors", std::move(tensors)},
+                              {"files", std::move(files)},
+                              {"slices", std::move(slices)}};
   const std::string body = json::dump(manifest);
   return std::string(kHead) + hex8(crypto::crc32c(body)) + std::string(kMiddle) + body + "}\n";
 }
@@ -154,10 +174,11 @@ Result<CheckpointInfo> info_of(const json::Object& manifest) {
   info.samples = static_cast<std::uint64_t>(samples);
   MUSTER_TRY(info.tokenizer_hash, json::get_string(manifest, "tokenizer"));
   const std::pair<const char*, json::Object*> parts[] = {
-      {"config", &info.config}, {"layout", &info.layout}, {"machine", &info.machine}, {"data", &info.data}};
+      {"config", &info.config}, {"layout", &info.layout}, {"data", &info.data}};
   for (const auto& [name, target] : parts) {
     if (const auto* object = json::opt_object(manifest, name)) *target = *object;
   }
+  info.machines = machines_of(manifest);
   const auto* tensors = json::opt_array(manifest, "tensors");
   if (tensors == nullptr) return fail(ErrorCode::corrupt, "no tensors");
   for (const auto& element : *tensors) {

@@ -33,7 +33,7 @@ struct Content {
             .tokenizer_hash = "abc",
             .config = {{"model.layers", 2}, {"train.lr", 3e-4}},
             .layout = {{"world", 2}},
-            .machine = {},
+            .machines = {},
             .data = {},
             .tensors = tensors};
   }

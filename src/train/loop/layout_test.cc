@@ -309,7 +309,7 @@ Left whole_run(const TokenStream& data, Mutation& mutation, bool stop) {
                                     .validation = &data,
                                     .comm = &comm,
                                     .writer = {.node = comm.rank(), .local_rank = 0},
-                                    .machine = {},
+                                    .machines = {},
                                     .dtype = Dtype::f64,
                                     .stop_requested = after(1, stop && comm.rank() == 1)});
     if (!trainer) return trainer.error().message;
@@ -405,7 +405,7 @@ TEST(Layouts, SendWhatThePlanSays) {
                                             .train = &data,
                                             .comm = &comm,
                                             .node_ranks = layout.node_ranks,
-                                            .machine = {},
+                                            .machines = {},
                                             .dtype = compute_dtype(config)});
       EXPECT_TRUE(trainer) << trainer.error().message;
       auto& sent = counters[static_cast<std::size_t>(comm.rank())]->sent;

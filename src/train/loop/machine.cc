@@ -84,6 +84,16 @@ std::string cpu_model() {
   return "unknown";
 }
 
+bool contains(std::span<const json::Object> kinds, const json::Object& one) {
+  return std::ranges::find(kinds, one) != kinds.end();
+}
+
+std::string listed(std::span<const json::Object> kinds) {
+  std::string text;
+  for (const json::Object& one : kinds) text += (text.empty() ? "" : " and ") + json::dump(one);
+  return text.empty() ? "unknown machines" : text;
+}
+
 }  // namespace
 
 int usable_cores() {
@@ -128,11 +138,41 @@ std::uint64_t resident_bytes() {
   return static_cast<std::uint64_t>(pages.value_or(0)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-json::Object machine_description(const std::string& gemm_path, int threads) {
-  return {{"cpu", cpu_model()},
-          {"mkl_cbwr", gemm_path},
-          {"threads", threads},
-          {"library", "libtorch " TORCH_VERSION}};
+Result<std::vector<json::Object>> machine_descriptions(const std::string& gemm_path, int threads,
+                                                       Comm& comm) {
+  const json::Object mine = {{"cpu", cpu_model()},
+                             {"mkl_cbwr", gemm_path},
+                             {"threads", threads},
+                             {"library", "libtorch " TORCH_VERSION}};
+  MUSTER_TRY(const auto texts, comm.gather_text(json::dump(mine)));
+  std::vector<json::Object> all;
+  for (const std::string& text : texts) {
+    MUSTER_TRY(json::Object one, json::parse_object(text));
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+std::vector<json::Object> each_once(std::span<const json::Object> descriptions) {
+  std::vector<json::Object> kinds;
+  for (const json::Object& one : descriptions) {
+    if (!contains(kinds, one)) kinds.push_back(one);
+  }
+  return kinds;
+}
+
+std::string not_bitwise(std::span<const json::Object> then, std::span<const json::Object> now) {
+  const auto different = [&](const json::Object& one) { return !contains(then, one); };
+  const auto rank = std::ranges::find_if(now, different);
+  if (rank != now.end()) {
+    const auto others = std::ranges::count_if(now, different) - 1;
+    return "the checkpoint is of " + listed(then) + ", rank " + std::to_string(rank - now.begin()) +
+           " is now on " + json::dump(*rank) +
+           (others == 0 ? "" : "; " + std::to_string(others) + " more differ");
+  }
+  const auto gone = std::ranges::find_if(then, [&](const json::Object& one) { return !contains(now, one); });
+  if (gone == then.end()) return "";
+  return "the checkpoint is of " + listed(then) + ", no rank is now on " + json::dump(*gone);
 }
 
 }  // namespace muster::train

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,15 @@ void set_threads(int threads);
 // Memory of this process that is in RAM now.
 std::uint64_t resident_bytes();
 
-// CPU, GEMM code path, threads, library: a resume under another description is not bitwise.
-json::Object machine_description(const std::string& gemm_path, int threads);
+// Of every rank: CPU, GEMM code path, threads, library. A resume under others is not bitwise. Collective.
+Result<std::vector<json::Object>> machine_descriptions(const std::string& gemm_path, int threads, Comm& comm);
+
+// In the order in which they come first.
+std::vector<json::Object> each_once(std::span<const json::Object> descriptions);
+
+// What keeps ranks on the machines `now`, of every rank, from the bits of a run that was on the kinds `then`:
+// the first rank that is on another, or a kind that no rank is on any more. Empty: nothing. Where ranks are
+// on several kinds, which is where counts as well, and is not looked at.
+std::string not_bitwise(std::span<const json::Object> then, std::span<const json::Object> now);
 
 }  // namespace muster::train

@@ -71,7 +71,7 @@ Allocated allocated_by(const Layout& layout, const Config& config, const TokenSt
                                         .train = &data,
                                         .comm = &comm,
                                         .node_ranks = layout.node_ranks,
-                                        .machine = {},
+                                        .machines = {},
                                         .dtype = compute_dtype(config)});
   if (!trainer) return {.error = trainer.error().message};
   Model& model = (*trainer)->model();
@@ -152,7 +152,7 @@ std::string step_within(rlim_t room) {
                                      "train.micro_batch=4", "train.sequence=256"}),
                      .train = &data,
                      .comm = &comm,
-                     .machine = {}};
+                     .machines = {}};
   set_threads(1);
   rlimit before{};
   EXPECT_EQ(getrlimit(RLIMIT_AS, &before), 0);

@@ -121,6 +121,7 @@ Result<Outcome> train(const RankOptions& options, Held& held) {
   MUSTER_TRY(const int threads,
              choose_threads(static_cast<int>(config.threads), options.place.local_world, *held.comm));
   set_threads(threads);
+  MUSTER_TRY(const auto machines, machine_descriptions(options.gemm_path, threads, *held.comm));
   MUSTER_TRY(held.trainer,
              Trainer::create({.config = config,
                               .train = held.tokens.get(),
@@ -129,7 +130,7 @@ Result<Outcome> train(const RankOptions& options, Held& held) {
                               .writer = {.node = options.place.node, .local_rank = options.place.local_rank},
                               .node_ranks = options.place.local_world,
                               .accepted = options.accepted,
-                              .machine = machine_description(options.gemm_path, threads),
+                              .machines = machines,
                               .dtype = compute_dtype(config),
                               .say = say,
                               .stop_requested = [] { return g_stop.load(std::memory_order_relaxed); }}));

@@ -6,6 +6,7 @@
 #include "train/comm/agree.h"
 #include "train/data/loader.h"
 #include "train/loop/checks.h"
+#include "train/loop/machine.h"
 #include "train/loop/pretrained.h"
 
 namespace muster::train {
@@ -49,10 +50,8 @@ Result<void> resume(const TrainerParts& parts, Reader& reader, Stepper& stepper)
   MUSTER_CHECK(stepper.weights_filled());
   parts.say_once("resume step=" + std::to_string(stored.step) + " samples=" + std::to_string(stored.samples) +
                  " from=" + step_folder(parts.config.checkpoint_dir, stored.step));
-  if (stored.machine != parts.machine) {
-    parts.say_once("notice: not bitwise: the checkpoint is of " + json::dump(stored.machine) + ", this is " +
-                   json::dump(parts.machine));
-  }
+  if (const std::string why = not_bitwise(stored.machines, parts.machines); !why.empty())
+    parts.say_once("notice: not bitwise: " + why);
   return {};
 }
 

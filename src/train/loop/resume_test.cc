@@ -60,6 +60,50 @@ void resume_twice(const std::string& precision) {
 TEST(Resume, TwiceIsBitwiseAndWithAnotherNumberOfRanks) { resume_twice("train.precision=fp32"); }
 TEST(Resume, TwiceIsBitwiseInBf16) { resume_twice("train.precision=bf16"); }
 
+json::Object machine(const std::string& cpu, int threads) { return {{"cpu", cpu}, {"threads", threads}}; }
+
+// Two ranks save on `then` and go on on `now`: the notices.
+std::vector<std::string> notices_of_move(const std::vector<json::Object>& then,
+                                         const std::vector<json::Object>& now) {
+  const auto data = tokens();
+  const TempDir folder;
+  const auto run = [&](const std::vector<json::Object>& machines, bool stops) {
+    return run_ranks(2, [&](int rank) {
+      return RunOptions{
+          .config = tiny({"train.batch=4", "train.steps=2", "checkpoint.dir=" + folder / "ckpt"}),
+          .train = &data,
+          .stop = stops ? after(1, rank == 0) : nullptr,
+          .steps_only = false,
+          .machines = machines};
+    });
+  };
+  EXPECT_EQ(run(then, true)[0].error, "");
+  const auto traces = run(now, false);
+  EXPECT_EQ(traces[0].error, "");
+  std::vector<std::string> notices;
+  for (const std::string& line : traces[0].lines) {
+    if (line.starts_with("notice: not bitwise")) notices.push_back(line);
+  }
+  return notices;
+}
+
+TEST(Resume, AnotherMachineUnderAnyRankIsSaid) {
+  const json::Object a = machine("A", 1), b = machine("B", 1), a2 = machine("A", 2);
+  using testing::ElementsAre;
+  using testing::IsEmpty;
+  EXPECT_THAT(notices_of_move({a, a}, {a, a}), IsEmpty());
+  EXPECT_THAT(notices_of_move({a, b}, {a, b}), IsEmpty());
+  EXPECT_THAT(notices_of_move({a, a}, {a, b}),
+              ElementsAre(R"(notice: not bitwise: the checkpoint is of {"cpu":"A","threads":1}, )"
+                          R"(rank 1 is now on {"cpu":"B","threads":1})"));
+  EXPECT_THAT(
+      notices_of_move({a, b}, {a2, a2}),
+      ElementsAre(HasSubstr(R"({"cpu":"A","threads":1} and {"cpu":"B","threads":1}, rank 0 is now on )"
+                            R"({"cpu":"A","threads":2}; 1 more differ)")));
+  EXPECT_THAT(notices_of_move({a, b}, {a, a}),
+              ElementsAre(HasSubstr(R"(no rank is now on {"cpu":"B","threads":1})")));
+}
+
 // Three ranks, then one, two, three: with the optimizer's state cut over them, and with all of it on each.
 TEST(Resume, OptimizerStateIsCutAnew) {
   const auto data = tokens();

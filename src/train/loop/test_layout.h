@@ -120,7 +120,7 @@ inline std::vector<Gradients> gradients_on(const Layout& layout, const TokenStre
                                     .validation = &data,
                                     .comm = &comm,
                                     .node_ranks = layout.node_ranks,
-                                    .machine = {},
+                                    .machines = {},
                                     .dtype = dtype});
     if (!trainer) {
       out.error = trainer.error().message;

@@ -116,6 +116,7 @@ struct RunOptions {
   bool steps_only = true;           // step() alone, else run()
   std::optional<Dtype> dtype = {};  // else of train.precision
   int node_ranks = 0;
+  std::vector<json::Object> machines = {};  // of every rank
 };
 
 inline Trace run_on(Comm& comm, const RunOptions& options) {
@@ -128,7 +129,7 @@ inline Trace run_on(Comm& comm, const RunOptions& options) {
                                   .writer = {.node = comm.rank(), .local_rank = 0},
                                   .node_ranks = options.node_ranks,
                                   .accepted = options.accepted,
-                                  .machine = {},
+                                  .machines = options.machines,
                                   .dtype = options.dtype.value_or(compute_dtype(options.config)),
                                   .say = [&](const std::string& line) { trace.lines.push_back(line); },
                                   .stop_requested = options.stop});

@@ -210,7 +210,7 @@ CheckpointInfo Trainer::Impl::info() const {
                      {"shard", mesh.extent(Axis::shard)},
                      {"tp", mesh.extent(Axis::tp)},
                      {"zero", config_.zero}},
-          .machine = parts_.machine,
+          .machines = each_once(parts_.machines),
           .data = parts_.train->description(),
           .tensors = state_tensors(stepper_->model().table(), wide(parts_.dtype), true)};
 }

@@ -31,7 +31,7 @@ struct TrainerParts {
   Writer writer;                            // node and local rank
   int node_ranks = 0;                       // ranks on each node; 0: not known
   std::set<std::string> accepted;           // --accept
-  json::Object machine;                     // CPU kind, threads, library
+  std::vector<json::Object> machines;       // of every rank: machine_descriptions()
   Dtype dtype = Dtype::f32;
   std::function<void(const std::string&)> say;  // one line; see say_once()
   std::function<bool()> stop_requested;         // asked once a step on every rank
