@@ -77,6 +77,7 @@ int logits_command(const LogitsArguments& arguments);
 
 struct ExportArguments {
   std::string model, output;
+  std::optional<std::int64_t> step;  // nullopt: the newest
   hf::Number number = hf::Number::bf16;
   std::uint64_t file_bytes_max = hf::WriteOptions{}.file_bytes_max;
 };

@@ -130,12 +130,32 @@ void add_plan(CLI::App& app, PlanArguments& arguments) {
 }
 
 struct CkptCommands {
-  CLI::App *ls, *verify, *convert;
+  CLI::App *ls, *verify, *convert, *exporting;
 };
 
+// What export and ckpt export share: all but how the two folders are given.
+void add_export_options(CLI::App& app, ExportArguments& arguments) {
+  app.add_option("--step", arguments.step, "Which checkpoint of the folder [the newest]")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N");
+  app.add_option("--dtype", arguments.number, "bf16, fp16 or fp32 [bf16]")
+      ->transform(CLI::CheckedTransformer(
+                      std::map<std::string, hf::Number>{
+                          {"fp32", hf::Number::f32}, {"fp16", hf::Number::f16}, {"bf16", hf::Number::bf16}},
+                      CLI::ignore_case)
+                      .description(""))
+      ->type_name("TYPE");
+  app.add_option("--max-shard-size", arguments.file_bytes_max, "Larger models become several files [5GB]")
+      ->transform(CLI::AsSizeValue(true))
+      ->type_name("SIZE");
+}
+
+constexpr char kExportHelp[] =
+    "Weights are rounded to the nearest number of the type; one that would become infinite is refused.\n\n";
+
 CkptCommands add_ckpt(CLI::App& app, std::string& ls_folder, std::string& verify_folder,
-                      ConvertArguments& convert) {
-  auto* ckpt = app.add_subcommand("ckpt", "Look at checkpoints, or rewrite one");
+                      ConvertArguments& convert, ExportArguments& exported) {
+  auto* ckpt = app.add_subcommand("ckpt", "Look at checkpoints, or write one in another form");
   ckpt->require_subcommand(1);
   auto* ls = ckpt->add_subcommand("ls", "List the checkpoints of a folder");
   ls->add_option("folder", ls_folder)->required()->type_name("DIR");
@@ -158,26 +178,21 @@ CkptCommands add_ckpt(CLI::App& app, std::string& ls_folder, std::string& verify
   c->add_flag("--weights-only", convert.weights_only,
               "Drop the optimizer's state: no training resumes from it");
   c->footer("Example:\n  muster-train ckpt convert ckpt/ slim/ --step 400 --weights-only");
-  return {ls, verify, c};
+  auto* x = ckpt->add_subcommand("export", "Write a checkpoint as a Hugging Face folder; the same as export");
+  x->add_option("from", exported.model, kModelHelp)->required()->type_name("DIR");
+  x->add_option("to", exported.output, "Folder to make")->required()->type_name("DIR");
+  add_export_options(*x, exported);
+  x->footer(std::string(kExportHelp) + "Example:\n  muster-train ckpt export ckpt/ hf/ --step 400");
+  return {ls, verify, c, x};
 }
 
 void add_exchange_commands(CLI::App& app, LogitsArguments& logits, ExportArguments& arguments) {
-  auto* x = app.add_subcommand("export", "Write a model as a Hugging Face folder");
+  auto* x = app.add_subcommand("export", "Write a model as a Hugging Face folder; the same as ckpt export");
   x->add_option("--model", arguments.model, kModelHelp)->required()->type_name("DIR");
   x->add_option("--output", arguments.output, "Folder to make")->required()->type_name("DIR");
-  x->add_option("--dtype", arguments.number, "bf16, fp16 or fp32 [bf16]")
-      ->transform(CLI::CheckedTransformer(
-                      std::map<std::string, hf::Number>{
-                          {"fp32", hf::Number::f32}, {"fp16", hf::Number::f16}, {"bf16", hf::Number::bf16}},
-                      CLI::ignore_case)
-                      .description(""))
-      ->type_name("TYPE");
-  x->add_option("--max-shard-size", arguments.file_bytes_max, "Larger models become several files [5GB]")
-      ->transform(CLI::AsSizeValue(true))
-      ->type_name("SIZE");
-  x->footer(
-      "Weights are rounded to the nearest number of the type; one that would become infinite is refused.\n\n"
-      "Example:\n  muster-train export --model model/ --output hf/ --dtype bf16");
+  add_export_options(*x, arguments);
+  x->footer(std::string(kExportHelp) +
+            "Example:\n  muster-train export --model model/ --output hf/ --dtype bf16");
 
   auto* l = app.add_subcommand("logits", "What a model answers to token ids");
   l->add_option("--model", logits.model, kModelHelp)->required()->type_name("DIR");
@@ -221,7 +236,7 @@ int run(int argc, char** argv, const std::string& gemm_path) {
       "identity keys may not change when a run is resumed, trajectory keys only with --accept, operational\n"
       "keys are free.\n\nExample:\n  muster-train config --explain run.toml --set train.steps=100");
   add_plan(app, plan);
-  const auto ckpt = add_ckpt(app, ls_folder, verify_folder, convert);
+  const auto ckpt = add_ckpt(app, ls_folder, verify_folder, convert, exported);
   auto* version = app.add_subcommand("version", "Print the version");
 
   try {
@@ -243,6 +258,7 @@ int run(int argc, char** argv, const std::string& gemm_path) {
   if (*ckpt.ls) return ckpt_ls_command(ls_folder);
   if (*ckpt.verify) return ckpt_verify_command(verify_folder);
   if (*ckpt.convert) return ckpt_convert_command(convert);
+  if (*ckpt.exporting) return export_command(exported);
   if (*version) std::printf("muster-train %s\n", MUSTER_VERSION);
   return kExitDone;
 }

@@ -149,7 +149,7 @@ Result<void> logits(const LogitsArguments& arguments) {
 }
 
 Result<void> write_export(const ExportArguments& arguments) {
-  MUSTER_TRY(ModelFolder folder, ModelFolder::open(arguments.model));
+  MUSTER_TRY(ModelFolder folder, ModelFolder::open(arguments.model, arguments.step));
   MUSTER_TRY(const hf::Written written,
              export_model(folder, arguments.output,
                           {.number = arguments.number, .file_bytes_max = arguments.file_bytes_max}));

@@ -259,6 +259,29 @@ TEST_F(Program, GoesThroughHuggingFacesForm) {
   EXPECT_NEAR(loss_in(went_on.out.substr(went_on.out.find("eval step=0"))), loss_in(evaluated.out), 1e-3);
 }
 
+TEST_F(Program, ExportsAnyStepOfACheckpoint) {
+  const TempDir out;
+  const auto trained = finish(start(train_arguments(
+      shared("train"), sets({"checkpoint.dir=" + out / "ckpt", "checkpoint.every=2", "train.steps=4"}))));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const auto weights = [&](const std::string& name) {
+    return read_file(out / name + "/model.safetensors").value_or("");
+  };
+  const auto newest = finish(start({"ckpt", "export", out / "ckpt", out / "newest"}));
+  EXPECT_THAT(newest.out, testing::StartsWith("export step=4 ")) << newest.err;
+  const auto second = finish(start({"ckpt", "export", out / "ckpt", out / "second", "--step", "2"}));
+  EXPECT_THAT(second.out, testing::StartsWith("export step=2 ")) << second.err;
+  const auto other =
+      finish(start({"export", "--model", out / "ckpt", "--output", out / "other", "--step", "2"}));
+  EXPECT_THAT(other.out, testing::StartsWith("export step=2 ")) << other.err;
+  EXPECT_GT(weights("second").size(), 1000u);
+  EXPECT_EQ(weights("second"), weights("other"));
+  EXPECT_NE(weights("second"), weights("newest"));
+  const auto missing = finish(start({"ckpt", "export", out / "ckpt", out / "x", "--step", "3"}));
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("step-3/manifest.json is not there"));
+}
+
 // A stage may send and receive at once what its neighbours receive first and answer later: over sockets, too.
 TEST_F(Program, PipelinesOverSocketsTrainAsOneRank) {
   const auto steps = [&](const std::vector<std::string>& more) {

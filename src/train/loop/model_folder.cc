@@ -11,12 +11,34 @@ namespace {
 
 constexpr std::int64_t kWindow = 512;
 
+Result<Reader> newest_step(const std::string& folder) {
+  auto newest = latest_checkpoint(folder, OnDamage::refuse);
+  if (!newest) {
+    return fail(
+        newest.error().code,
+        newest.error().message + "; bring the file back, or remove that step to use the one before it");
+  }
+  if (!newest->reader) {
+    return fail(ErrorCode::not_found,
+                "no model in " + folder +
+                    ": it has no finished step-N and no safetensors; give the folder that "
+                    "training wrote as output.dir or checkpoint.dir, or a Hugging Face "
+                    "model");
+  }
+  return std::move(*newest->reader);
+}
+
 }  // namespace
 
-Result<ModelFolder> ModelFolder::open(const std::string& folder) {
+Result<ModelFolder> ModelFolder::open(const std::string& folder, std::optional<std::int64_t> step) {
   ModelFolder model;
   model.folder_ = folder;
-  MUSTER_CHECK(hf::has_weights(folder) ? model.open_hugging_face() : model.open_checkpoint());
+  if (!step && hf::has_weights(folder)) {
+    MUSTER_CHECK(model.open_hugging_face());
+    return model;
+  }
+  MUSTER_TRY(Reader reader, step ? Reader::open(step_folder(folder, *step)) : newest_step(folder));
+  MUSTER_CHECK(model.open_checkpoint(std::move(reader)));
   return model;
 }
 
@@ -29,21 +51,8 @@ Result<void> ModelFolder::open_hugging_face() {
   return {};
 }
 
-Result<void> ModelFolder::open_checkpoint() {
-  auto newest = latest_checkpoint(folder_, OnDamage::refuse);
-  if (!newest) {
-    return fail(
-        newest.error().code,
-        newest.error().message + "; bring the file back, or remove that step to use the one before it");
-  }
-  if (!newest->reader) {
-    return fail(ErrorCode::not_found,
-                "no model in " + folder_ +
-                    ": it has no finished step-N and no safetensors; give the folder that "
-                    "training wrote as output.dir or checkpoint.dir, or a Hugging Face "
-                    "model");
-  }
-  reader_ = std::move(newest->reader);
+Result<void> ModelFolder::open_checkpoint(Reader reader) {
+  reader_ = std::move(reader);
   MUSTER_TRY(config_, from_json(reader_->info().config));
   const auto& tensors = reader_->info().tensors;
   const auto embedding = std::ranges::find(tensors, "model.embed_tokens.weight", &TensorInfo::name);

@@ -18,9 +18,9 @@ namespace muster::train {
 
 class ModelFolder {
  public:
-  // not_found: there is no model; corrupt, unsupported, failed_precondition: what is wrong with it. The
-  // newest step of Muster's; where there are safetensors, those.
-  static Result<ModelFolder> open(const std::string& folder);
+  // Where there are safetensors, those; else the newest step of Muster's. With `step`: that one. not_found:
+  // there is no model; corrupt, unsupported, failed_precondition: what is wrong with it.
+  static Result<ModelFolder> open(const std::string& folder, std::optional<std::int64_t> step = {});
 
   const ModelConfig& model() const { return config_.model; }
   // That of the training; of a Hugging Face folder the defaults, with its model and a window of at most 512.
@@ -37,7 +37,7 @@ class ModelFolder {
   Result<Model> load(std::int64_t sequence, Dtype dtype = Dtype::f32);
 
  private:
-  Result<void> open_checkpoint();
+  Result<void> open_checkpoint(Reader reader);
   Result<void> open_hugging_face();
 
   std::string folder_;
