@@ -464,6 +464,46 @@ TEST(Prune, KeepsTheNewestAndClearsLeftovers) {
               testing::UnorderedElementsAre("step-30", "step-40", "step-50", "step-notes"));
 }
 
+// A model exported into an old step, a file with the name of one: no reason for a training to end.
+TEST(Prune, LeavesWhatNoSaveHasWritten) {
+  const TempDir folder;
+  for (std::int64_t step : {10, 20, 30}) save_whole(folder.path(), Content(step, {10}), 1);
+  fs::create_directories(folder / "step-10/hf");
+  fs::create_directories(folder / "step-20/rank-7.bin");
+  ASSERT_TRUE(write_file_atomic(folder / "step-0", "notes"));
+  const auto pruned = prune(folder.path(), {.last = 1}, 30);
+  ASSERT_TRUE(pruned) << pruned.error().message;
+  EXPECT_THAT(names_in(folder.path()),
+              testing::UnorderedElementsAre("step-0", "step-10", "step-20", "step-30"));
+  EXPECT_THAT(names_in(folder / "step-10"), testing::ElementsAre("hf"));
+  EXPECT_THAT(names_in(folder / "step-20"), testing::ElementsAre("rank-7.bin"));
+  EXPECT_TRUE(latest_checkpoint(folder.path(), OnDamage::refuse)->reader);
+}
+
+// Something else in the place of a file is damage, as a missing file is.
+TEST(Latest, PassesOverWhatIsNoFile) {
+  for (const char* name : {"manifest.json", "rank-0.bin"}) {
+    for (const bool link : {false, true}) {
+      const TempDir folder;
+      for (std::int64_t step : {10, 20}) save_whole(folder.path(), Content(step, {10}), 1);
+      const std::string path = folder / "step-20/" + name;
+      fs::remove(path);
+      if (link) {
+        fs::create_symlink(path, path);
+      } else {
+        fs::create_directories(path);
+      }
+      const auto refused = latest_checkpoint(folder.path(), OnDamage::refuse);
+      const auto older = latest_checkpoint(folder.path(), OnDamage::pass_over);
+      ASSERT_TRUE(older && older->reader) << older.error().message;
+      EXPECT_EQ(older->reader->info().step, 10);
+      if (link && name == std::string("manifest.json")) continue;  // as if there were none
+      ASSERT_FALSE(refused);
+      EXPECT_THAT(refused.error().message, HasSubstr(std::string("step-20/") + name + " is no file"));
+    }
+  }
+}
+
 TEST(Prune, KeepsEveryMthForGood) {
   const TempDir folder;
   for (std::int64_t step = 10; step <= 90; step += 10) {

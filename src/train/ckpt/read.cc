@@ -22,10 +22,21 @@ std::string short_path(const std::string& folder, const std::string& name) {
   return folder.substr(folder.rfind('/') + 1) + "/" + name;
 }
 
+// corrupt: something else than a file is at `path`, or a link that leads nowhere. A file that is not there is
+// left to who opens it.
+Result<void> check_is_file(const std::string& path, const std::string& shown) {
+  struct stat status {};
+  const bool there = stat(path.c_str(), &status) == 0;
+  if ((there && !S_ISREG(status.st_mode)) || (!there && errno == ELOOP))
+    return fail(ErrorCode::corrupt, shown + " is no file");
+  return {};
+}
+
 }  // namespace
 
 Result<Reader> Reader::open(const std::string& step_folder) {
   const std::string path = step_folder + "/" + kManifestName;
+  MUSTER_CHECK(check_is_file(path, short_path(step_folder, kManifestName)));
   auto text = read_file(path, 1ULL << 30);
   if (!text) {
     if (text.error().code != ErrorCode::not_found) return tl::unexpected(text.error());
@@ -145,6 +156,7 @@ Result<void> Reader::check_cover(const Tensor& tensor) const {
 
 Result<void> Reader::check_files() const {
   for (const File& file : files_) {
+    MUSTER_CHECK(check_is_file(folder_ + "/" + file.name, short_path(folder_, file.name)));
     struct stat status {};
     if (stat((folder_ + "/" + file.name).c_str(), &status) != 0) {
       if (errno != ENOENT) return fail_errno(short_path(folder_, file.name));

@@ -23,13 +23,13 @@ struct Step {
 // Newest first. A folder that is not there has no steps.
 Result<std::vector<Step>> steps_in(const std::string& folder) {
   std::vector<Step> steps;
-  std::error_code error;
+  std::error_code error, none;
   for (std::filesystem::directory_iterator it(folder, error), last; !error && it != last;
        it.increment(error)) {
     const std::string name = it->path().filename().string();
     const auto number =
         name.starts_with("step-") ? parse_int(std::string_view(name).substr(5)) : std::nullopt;
-    if (!number || *number < 0) continue;
+    if (!number || *number < 0 || !it->is_directory(none)) continue;
     const bool finished = access((it->path() / kManifestName).c_str(), F_OK) == 0;
     steps.push_back({*number, it->path().string(), finished});
   }
@@ -38,22 +38,31 @@ Result<std::vector<Step>> steps_in(const std::string& folder) {
   return steps;
 }
 
-// Several nodes may remove the same step of a shared folder at once: what is gone already is well.
+// Whether a file of a step is one that a save writes, finished or not.
+bool of_a_save(const std::string& name) {
+  return name.starts_with("rank-") || name.starts_with("node-") || name.starts_with(kManifestName);
+}
+
+// Several nodes may remove the same step of a shared folder at once: what is gone already is well. What
+// somebody else has put there stays, and the folder with it.
 Result<void> remove_step(const Step& step) {
   const std::string manifest = step.path + "/" + kManifestName;
-  if (unlink(manifest.c_str()) != 0 && errno != ENOENT) return fail_errno("remove " + manifest);
-  std::error_code error;
+  if (unlink(manifest.c_str()) != 0 && errno != ENOENT && errno != EISDIR)
+    return fail_errno("remove " + manifest);
+  std::error_code error, none;
   std::vector<std::string> names;
   for (std::filesystem::directory_iterator it(step.path, error), last; !error && it != last;
        it.increment(error)) {
-    names.push_back(it->path().string());
+    if (of_a_save(it->path().filename().string()) && !it->is_directory(none))
+      names.push_back(it->path().string());
   }
   if (error && error != std::errc::no_such_file_or_directory)
     return fail_errno("remove " + step.path, error.value());
   for (const std::string& name : names) {
     if (unlink(name.c_str()) != 0 && errno != ENOENT) return fail_errno("remove " + name);
   }
-  if (rmdir(step.path.c_str()) != 0 && errno != ENOENT) return fail_errno("remove " + step.path);
+  if (rmdir(step.path.c_str()) != 0 && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST)
+    return fail_errno("remove " + step.path);
   return {};
 }
 
