@@ -51,8 +51,8 @@ Result<std::vector<SharedMemory>> shared_memories(std::span<const MemoryLimit> m
 
 Result<void> check_memory_of_model(const ModelConfig& model, Dtype dtype) {
   const PartSize size = part_size(model, whole_model(model));
-  const double needed =
-      static_cast<double>(size.parameters + size.gradients) * static_cast<double>(size_of(dtype));
+  const double needed = static_cast<double>(size.parameters * size_of(dtype)) +
+                        static_cast<double>(size.gradients * size_of(wide(dtype)));
   for (const MemoryLimit& limit : memory_limits()) {
     if (needed <= limit.bytes) continue;
     return fail(ErrorCode::resource_exhausted, "the model, of " + std::to_string(parameter_count(model)) +

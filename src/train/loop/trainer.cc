@@ -131,7 +131,7 @@ Result<StepReport> Trainer::Impl::step() {
   MUSTER_TRY(const StepReport report, with_memory_errors("a step", memory_, [this] {
                return stepper_->step([this] { return signals(); });
              }));
-  last_loss_ = report.loss;
+  if (report.updated) last_loss_ = report.loss;
   return report;
 }
 

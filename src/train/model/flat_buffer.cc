@@ -28,7 +28,7 @@ FlatBuffer::FlatBuffer(std::vector<Range> pieces, Dtype dtype) : pieces_(std::mo
   data_ = static_cast<std::byte*>(::operator new (size, std::align_val_t{alignment}));
   if (size >= kHugePage)
     ::madvise(data_, size, MADV_HUGEPAGE);  // only a hint: fewer page faults and TLB misses
-  fill_zero();
+  std::memset(data_, 0, size);
 }
 
 FlatBuffer::~FlatBuffer() {
@@ -53,10 +53,6 @@ std::span<std::byte> FlatBuffer::bytes(Range range) {
 
 std::span<const std::byte> FlatBuffer::bytes(Range range) const {
   return const_cast<FlatBuffer*>(this)->bytes(range);
-}
-
-void FlatBuffer::fill_zero() {
-  if (data_ != nullptr) std::memset(data_, 0, byte_count());
 }
 
 void FlatBuffer::swap(FlatBuffer& other) noexcept {

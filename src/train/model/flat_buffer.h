@@ -61,8 +61,6 @@ class FlatBuffer {
     return const_cast<FlatBuffer*>(this)->as<T>(range);
   }
 
-  void fill_zero();
-
  private:
   template <typename T>
   void check() const {

@@ -81,7 +81,6 @@ Placement::Placement(const ParamTable& table, const ShardPlace& place) : table_(
     if (of_tail) continue;
     ++parameter_runs_;
     append(held_, mine);
-    append(reduced_, updated);
     const auto param = std::ranges::find(table.params(), whole.begin, &Param::offset);
     const bool copy = param->copy;
     if (!copy) append(owned_, updated);

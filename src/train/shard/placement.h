@@ -49,13 +49,12 @@ class Placement {
   // parameters (ParamTable::gradient_numel) and is held by who holds the embedding's.
   const std::vector<Range>& held() const { return held_; }
   const std::vector<Range>& gradients() const { return gradients_; }
-  // Where this rank has the gradient summed over all replicas, before it updates.
-  const std::vector<Range>& reduced() const { return reduced_; }
-  // What it updates: reduced(), but for the copy of a tied embedding, which the first stage updates.
+  // What it updates: where it has the gradient summed over all replicas, but for the copy of a tied
+  // embedding, which the first stage updates.
   const std::vector<Range>& owned() const { return owned_; }
   // What it writes to a checkpoint; together the ranks write everything once, the copy aside.
   const std::vector<Range>& written() const { return written_; }
-  // Those of reduced() that are of the embedding, or of its copy: cut alike on both stages.
+  // Where it has the summed gradient of the embedding, or of its copy: cut alike on both stages.
   const std::vector<Range>& tied() const { return tied_; }
 
   // A unit of the table, or the tail, over the shard group.
@@ -68,7 +67,7 @@ class Placement {
  private:
   const ParamTable* table_;
   ShardPlace place_;
-  std::vector<Range> held_, gradients_, reduced_, owned_, written_, tied_;
+  std::vector<Range> held_, gradients_, owned_, written_, tied_;
   std::vector<SharedRun> replicated_;
   std::size_t parameter_runs_ = 0;
 };
