@@ -23,8 +23,9 @@ def channel(name, uri):
     return {"ChannelName": name, "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": uri}}}
 
 
-def start(sagemaker, name, bucket, channels, prefix, steps):
-    parameters = {"train.steps": steps, "run.threads": 1, "checkpoint.every": 5, "checkpoint.keep": 1, "log.every": 1}
+def start(sagemaker, name, bucket, channels, prefix, steps, more=None):
+    parameters = {"train.steps": steps, "run.threads": 1, "checkpoint.every": 5, "checkpoint.keep": 1, "log.every": 1,
+                  **(more or {})}
     request = training_request(name, "", nodes=2, bucket=bucket, InputDataConfig=channels,
                                HyperParameters={key: str(value) for key, value in parameters.items()},
                                CheckpointConfig={"S3Uri": f"s3://{bucket}/{prefix}"})
@@ -93,3 +94,18 @@ steps = 3  # the hyperparameter wins
         records = [json.loads(line) for line in tar.extractfile("metrics.jsonl")]
     steps = [record["step"] for record in records if record["type"] == "step"]
     assert steps == list(range(stopped + 1, stopped + 1 + len(steps)))
+
+
+def test_a_step_longer_than_the_grace_is_dropped(sagemaker, s3, logs, bucket, shards):
+    prefix = unique("model-ckpt")
+    name = unique("model")
+    start(sagemaker, name, bucket, [channel("train", shards)], prefix, 10,
+          {"model.preset": "tiny", "train.sequence": 16, "train.micro_batch": 1, "train.batch": 600_000})
+    wait_for(lambda: any(line.startswith("start ranks=2 ") for line in log_lines(logs, name).get("algo-1", [])), 90,
+             "the first step")
+    sagemaker.stop_training_job(TrainingJobName=name)
+    assert wait_job(sagemaker, name)["TrainingJobStatus"] == "Stopped"
+    lines = log_lines(logs, name)["algo-1"]
+    assert any(line.startswith("notice: step 1 is dropped: ") for line in lines), lines
+    assert any(line.startswith("stopped at step 0 of 10;") for line in lines), lines
+    assert finished_steps(s3, bucket, prefix) == [0]

@@ -25,15 +25,12 @@ struct EvaluationPart {
   bool counts = true;
 };
 
-// Asked before every pass, and answered alike on all ranks: whether to go on.
-using GoOn = std::function<Result<bool>()>;
-
 struct EvaluationOptions {
   std::uint64_t windows_max = 0;  // at most, evenly spread
   std::uint64_t rows = 1;         // windows a pass
   EvaluationPart part;
   bool document_mask = false;  // as Batch::documents
-  GoOn go_on;                  // may be empty
+  GoOn go_on;                  // asked before every pass; may be empty
 };
 
 // Collective over `world`. Every part does as many passes as the others, as a pass may be collective, too.

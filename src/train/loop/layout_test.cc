@@ -311,7 +311,8 @@ Left whole_run(const TokenStream& data, Mutation& mutation, bool stop) {
                                     .writer = {.node = comm.rank(), .local_rank = 0},
                                     .machines = {},
                                     .dtype = Dtype::f64,
-                                    .stop_requested = after(1, stop && comm.rank() == 1)});
+                                    .stop_requested = after(1, stop && comm.rank() == 1),
+                                    .ask_every_s = {}});
     if (!trainer) return trainer.error().message;
     const auto outcome = (*trainer)->run();
     if (!outcome) return outcome.error().message;

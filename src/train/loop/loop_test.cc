@@ -235,38 +235,6 @@ TEST(Run, LearnsMoreThanTwoNats) {
   EXPECT_GT(trace.losses.front() - last, 2.0) << last;
 }
 
-// Asked to stop while it evaluates, one rank of three: all give up, save and stop; a save in flight counts.
-TEST(Run, AnEvaluationHearsARequestToStop) {
-  const auto data = tokens(), held_out = tokens(3, 3000);
-  const TempDir folder;
-  const auto traces = run_ranks(3, [&](int rank) {
-    // Asked 2 passes into the evaluation behind step 2: three passes before step 1, then the steps.
-    auto asked = std::make_shared<int>(0);
-    return RunOptions{.config = tiny({"checkpoint.dir=" + folder.path(), "checkpoint.every=2", "eval.every=2",
-                                      "eval.windows=18", "checkpoint.keep=9"}),
-                      .train = &data,
-                      .validation = &held_out,
-                      .stop = [=] { return ++*asked == 3 + 2 + 2 && rank == 1; },
-                      .steps_only = false};
-  });
-  for (const Trace& trace : traces) {
-    EXPECT_EQ(trace.error, "");
-    EXPECT_EQ(trace.outcome, Outcome::stopped);
-  }
-  EXPECT_THAT(traces[0].lines.back(), HasSubstr("stopped at step 2 of 8"));
-  EXPECT_THAT(traces[0].lines, testing::Not(testing::Contains(HasSubstr("eval step=2"))));
-  EXPECT_TRUE(latest_checkpoint(folder.path(), OnDamage::refuse)->reader);
-  const auto again = run_ranks(3, [&](int) {
-    return RunOptions{.config = tiny({"checkpoint.dir=" + folder.path(), "checkpoint.every=2", "eval.every=2",
-                                      "eval.windows=18", "checkpoint.keep=9"}),
-                      .train = &data,
-                      .validation = &held_out,
-                      .steps_only = false};
-  });
-  EXPECT_THAT(again[0].lines, testing::Contains(HasSubstr("resume step=2")));
-  EXPECT_THAT(again[0].lines.back(), HasSubstr("done step=8/8"));
-}
-
 TEST(Evaluation, IsTheSameForAnyNumberOfRanks) {
   const auto data = tokens();
   const auto loader = Loader::create(data, 16, 1);

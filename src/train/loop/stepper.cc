@@ -1,6 +1,7 @@
 #include "train/loop/stepper.h"
 
 #include <array>
+#include <chrono>
 #include <cmath>
 
 #include "base/text.h"
@@ -50,6 +51,15 @@ std::vector<Range> blocks_of_stages(const ParamTable& mine, std::span<const Rang
   return blocks;
 }
 
+// After how many levels of a step to ask whether to go on, if the last one took `seconds`. Nothing is known
+// of the first one: it is asked at each. 0: never.
+int levels_between_pauses(std::optional<double> every_s, std::optional<double> seconds, int levels) {
+  if (!every_s) return 0;
+  if (!seconds) return 1;
+  const double between = std::ceil(levels * *every_s / *seconds);
+  return between > levels ? 0 : std::max(1, static_cast<int>(between));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Stepper>> Stepper::create(const TrainerParts& parts, const RunLayout& layout) {
@@ -90,7 +100,8 @@ Stepper::Stepper(const TrainerParts& parts, Groups groups, Model model, const Ru
       loader_(loader),
       share_(share),
       stage_blocks_(blocks_of_stages(model_.table(), layout.stages)),
-      micro_batches_(share.count) {}
+      micro_batches_(share.count),
+      ask_every_s_(parts.ask_every_s) {}
 
 Result<void> Stepper::restore(Reader& reader) {
   MUSTER_CHECK(restore_state(reader, model_.table(), weights(), optimizer_));
@@ -121,8 +132,8 @@ bool Stepper::weights_are_finite() const {
                                                  replicas_.placement().written())));
 }
 
-// The micro-batches of this rank; gradients add up in the model.
-Result<StepResult> Stepper::accumulate() {
+// The micro-batches of this rank; gradients add up in the model. Nothing: given up, on all ranks alike.
+Result<std::optional<StepResult>> Stepper::accumulate(const GoOn& go_on) {
   std::vector<Batch> micros;
   for (std::uint64_t i = 0; i < share_.count; ++i) {
     Samples& samples = micro_batches_[i];
@@ -133,9 +144,11 @@ Result<StepResult> Stepper::accumulate() {
                       .sequence = static_cast<std::int64_t>(loader_.sequence())});
     if (config_.document_mask) micros.back().documents = samples.document_begins;
   }
+  const int every =
+      go_on ? levels_between_pauses(ask_every_s_, step_seconds_, Pipeline::levels(micros.size())) : 0;
   model_.start_accumulation();
-  MUSTER_TRY(const StepResult sum, pipeline_.run(micros));
-  MUSTER_CHECK(model_.finish_accumulation());
+  MUSTER_TRY(const auto sum, pipeline_.run(micros, {.go_on = go_on, .every = every}));
+  if (sum) MUSTER_CHECK(model_.finish_accumulation());
   return sum;
 }
 
@@ -145,9 +158,9 @@ bool Stepper::counts(int rank) const {
 }
 
 // Loss, tokens and signals of all ranks, in rank order.
-Result<Stepper::Sums> Stepper::exchange(const StepResult& result, const Signals& mine) {
-  const std::array<double, 4> own = {result.loss_sum, static_cast<double>(result.tokens),
-                                     mine.stop ? 1.0 : 0.0, mine.saver_ready ? 1.0 : 0.0};
+Result<Stepper::Sums> Stepper::exchange(const StepResult& result, double seconds, const Signals& mine) {
+  const auto [stop, saver_ready] = numbers_of(mine);
+  const std::array own = {result.loss_sum, static_cast<double>(result.tokens), seconds, stop, saver_ready};
   std::vector<double> all(own.size() * static_cast<std::size_t>(comm_.size()));
   MUSTER_CHECK(comm_.all_gather<double>(own, all));
   Sums sums;
@@ -156,8 +169,8 @@ Result<Stepper::Sums> Stepper::exchange(const StepResult& result, const Signals&
     const double* of = &all[static_cast<std::size_t>(rank) * own.size()];
     if (!std::isfinite(of[0]) && wrong.empty())
       wrong = "the loss of rank " + std::to_string(rank) + " is " + std::to_string(of[0]);
-    sums.signals.stop = sums.signals.stop || of[2] != 0;
-    sums.signals.saver_ready = sums.signals.saver_ready && of[3] != 0;
+    sums.seconds = std::max(sums.seconds, of[2]);
+    unite(sums.signals, std::span(of + 3, 2).first<2>());
     if (!counts(rank)) continue;
     sums.loss += of[0];
     sums.tokens += static_cast<std::int64_t>(of[1]);
@@ -170,7 +183,7 @@ Result<Stepper::Sums> Stepper::exchange(const StepResult& result, const Signals&
 tl::unexpected<Error> Stepper::not_finite(const std::string& what) {
   found_not_finite_ = true;
   model_.watch(true);
-  static_cast<void>(accumulate());  // its loss and gradients are of no use
+  static_cast<void>(accumulate({}));  // its loss and gradients are of no use
   return fail(ErrorCode::failed_precondition,
               "step " + std::to_string(step_ + 1) + ": " + what + where_it_began(model_.not_finite(), comm_) +
                   "; nothing was updated in this step. A lower optim.lr or a longer "
@@ -195,12 +208,16 @@ Result<double> Stepper::gradient_norm() {
 StepReport Stepper::step_without_targets(const Signals& signals) {
   optimizer_.set_steps(++step_);
   samples_ += static_cast<std::uint64_t>(config_.batch);
-  return {.learning_rate = schedule_.at(step_ - 1), .updated = false, .signals = signals};
+  return {.end = StepReport::End::no_targets, .learning_rate = schedule_.at(step_ - 1), .signals = signals};
 }
 
-Result<StepReport> Stepper::step(const std::function<Signals()>& mine) {
-  MUSTER_TRY(const StepResult result, accumulate());
-  MUSTER_TRY(const Sums sums, exchange(result, mine()));
+Result<StepReport> Stepper::step(const std::function<Signals()>& mine, const GoOn& go_on) {
+  const auto start = std::chrono::steady_clock::now();
+  MUSTER_TRY(const auto result, accumulate(go_on));
+  if (!result) return StepReport{.end = StepReport::End::dropped, .signals = {.stop = true}};
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  MUSTER_TRY(const Sums sums, exchange(*result, took.count(), mine()));
+  step_seconds_ = sums.seconds;
   if (sums.tokens == 0) return step_without_targets(sums.signals);
   FlatBuffer& gradients = model_.gradients();
   MUSTER_CHECK(replicas_.reduce(gradients));

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "train/ckpt/checkpoint.h"
@@ -31,12 +32,13 @@ class Stepper {
   // and the comm must outlive this. May throw, as step() may, where there is no memory: memory.h.
   static Result<std::unique_ptr<Stepper>> create(const TrainerParts& parts, const RunLayout& layout);
 
-  // `mine` is asked once, behind the backward: what is heard until then counts in this step.
+  // `mine` is asked once, behind the backward: what is heard until then counts in this step. `go_on` is asked
+  // on the way, as parts.ask_every_s says; where it says no, the step is dropped: all is as it was before.
   //
   // A loss or gradient that is not finite is an error before the update, on every rank alike; it names the
   // step, and the rank and the layer or parameter where it began. found_not_finite() then tells it from an
   // error of the exchanges.
-  Result<StepReport> step(const std::function<Signals()>& mine);
+  Result<StepReport> step(const std::function<Signals()>& mine, const GoOn& go_on);
   bool found_not_finite() const { return found_not_finite_; }
 
   std::int64_t steps_done() const { return step_; }
@@ -67,13 +69,14 @@ class Stepper {
   struct Sums {
     double loss = 0;
     std::int64_t tokens = 0;
+    double seconds = 0;  // that the slowest rank took
     Signals signals;
   };
   Stepper(const TrainerParts& parts, Groups groups, Model model, const RunLayout& layout,
           const Loader& loader, const BatchPart& share);
-  Result<StepResult> accumulate();
+  Result<std::optional<StepResult>> accumulate(const GoOn& go_on);
   bool counts(int rank) const;
-  Result<Sums> exchange(const StepResult& result, const Signals& mine);
+  Result<Sums> exchange(const StepResult& result, double seconds, const Signals& mine);
   Result<double> gradient_norm();
   StepReport step_without_targets(const Signals& signals);
   tl::unexpected<Error> not_finite(const std::string& what);
@@ -90,9 +93,11 @@ class Stepper {
   BatchPart share_;
   std::vector<Range> stage_blocks_;     // of all stages' blocks, those of each
   std::vector<Samples> micro_batches_;  // of this rank, in a step
+  const std::optional<double> ask_every_s_;
 
   std::int64_t step_ = 0;  // done
   std::uint64_t samples_ = 0;
+  std::optional<double> step_seconds_;  // of the last one, as Sums::seconds
   bool found_not_finite_ = false;
 };
 

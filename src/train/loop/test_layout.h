@@ -10,6 +10,7 @@
 
 #include "base/rng.h"
 #include "base/text.h"
+#include "train/loop/evaluate.h"
 #include "train/loop/test_run.h"
 
 namespace muster::train {

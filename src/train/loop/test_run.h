@@ -117,6 +117,7 @@ struct RunOptions {
   std::optional<Dtype> dtype = {};  // else of train.precision
   int node_ranks = 0;
   std::vector<json::Object> machines = {};  // of every rank
+  std::optional<double> ask_every_s = {};   // TrainerParts
 };
 
 inline Trace run_on(Comm& comm, const RunOptions& options) {
@@ -132,7 +133,8 @@ inline Trace run_on(Comm& comm, const RunOptions& options) {
                                   .machines = options.machines,
                                   .dtype = options.dtype.value_or(compute_dtype(options.config)),
                                   .say = [&](const std::string& line) { trace.lines.push_back(line); },
-                                  .stop_requested = options.stop});
+                                  .stop_requested = options.stop,
+                                  .ask_every_s = options.ask_every_s});
   if (!trainer) {
     trace.error = trainer.error().message;
     return trace;
@@ -191,7 +193,7 @@ inline Trace run_alone(const RunOptions& options) {
   return run_on(comm, options);
 }
 
-// Stops (as by SIGTERM) when asked this often, on one rank only: once a step, and once a pass of an
+// Stops (as by SIGTERM) when asked this often, on one rank only: as a rule once a step, and once a pass of an
 // evaluation.
 inline std::function<bool()> after(int steps, bool here) {
   auto count = std::make_shared<int>(0);

@@ -71,7 +71,7 @@ class Trainer::Impl {
 
   Result<void> start();
   Result<Outcome> run();
-  Result<StepReport> step();
+  Result<StepReport> step(const GoOn& go_on = {});
   Result<Evaluation> evaluation(const GoOn& go_on = {});
   Stepper& stepper() { return *stepper_; }
 
@@ -81,7 +81,7 @@ class Trainer::Impl {
   Signals signals() const;
   Result<void> open_journal();
   void say_start() const;
-  Result<bool> between_passes();
+  Result<bool> go_on();
   Result<bool> evaluate_now();
   Result<void> advance_save();
   Result<void> check_weights();
@@ -127,11 +127,11 @@ Signals Trainer::Impl::signals() const {
           .saver_ready = !saver_ || saver_->ready()};
 }
 
-Result<StepReport> Trainer::Impl::step() {
-  MUSTER_TRY(const StepReport report, with_memory_errors("a step", memory_, [this] {
-               return stepper_->step([this] { return signals(); });
+Result<StepReport> Trainer::Impl::step(const GoOn& go_on) {
+  MUSTER_TRY(const StepReport report, with_memory_errors("a step", memory_, [&] {
+               return stepper_->step([this] { return signals(); }, go_on);
              }));
-  if (report.updated) last_loss_ = report.loss;
+  if (report.end == StepReport::End::updated) last_loss_ = report.loss;
   return report;
 }
 
@@ -164,20 +164,16 @@ Result<Evaluation> Trainer::Impl::evaluation(const GoOn& go_on) {
   });
 }
 
-// What a step's exchange tells besides the loss, told between the passes of an evaluation, which may be long:
-// a save in flight goes on, and a request to stop is heard. False: some rank was asked to stop.
-Result<bool> Trainer::Impl::between_passes() {
-  const Signals mine = signals();
-  const std::array<double, 2> own = {mine.stop ? 1.0 : 0.0, mine.saver_ready ? 1.0 : 0.0};
-  std::vector<double> all(own.size() * static_cast<std::size_t>(comm_.size()));
-  MUSTER_CHECK(comm_.all_gather<double>(own, all));
-  bool stop = false, saver_ready = true;
-  for (std::size_t at = 0; at < all.size(); at += own.size()) {
-    stop = stop || all[at] != 0;
-    saver_ready = saver_ready && all[at + 1] != 0;
-  }
-  if (saver_ready) MUSTER_CHECK(advance_save());
-  return !stop;
+// What a step's exchange tells besides the loss, told on the way through what may be long, an evaluation or
+// such a step: a save in flight goes on, and a request to stop is heard. False: some rank was asked to stop.
+Result<bool> Trainer::Impl::go_on() {
+  const SignalNumbers own = numbers_of(signals());
+  std::vector<SignalNumbers> told(static_cast<std::size_t>(comm_.size()));
+  MUSTER_CHECK(comm_.all_gather<SignalNumbers>(std::span(&own, 1), told));
+  Signals all;
+  for (const SignalNumbers& of : told) unite(all, of);
+  if (all.saver_ready) MUSTER_CHECK(advance_save());
+  return !all.stop;
 }
 
 // False: given up, as some rank was asked to stop.
@@ -186,7 +182,7 @@ Result<bool> Trainer::Impl::evaluate_now() {
   const auto start = SteadyClock::now();
   bool given_up = false;
   const auto e = evaluation([&]() -> Result<bool> {
-    MUSTER_TRY(const bool on, between_passes());
+    MUSTER_TRY(const bool on, go_on());
     given_up = !on;
     return on;
   });
@@ -302,16 +298,21 @@ Result<Outcome> Trainer::Impl::run() {
   MUSTER_TRY(const bool begin, evaluate_now());
   if (!begin && step_done() < config_.steps) return stop();
   while (step_done() < config_.steps) {
-    const auto made = step();
+    const auto made = step([this] { return go_on(); });
     if (!made) return step_failed(made.error());
     const StepReport report = *made;
+    if (report.end == StepReport::End::dropped) {
+      say(formatted("notice: step %lld is dropped: asked to stop in the middle of a long one",
+                    static_cast<long long>(step_done() + 1)));
+      return stop();
+    }
     const std::int64_t step = step_done();
     journal_->step({.step = step,
                     .loss = report.loss,
                     .gradient_norm = report.gradient_norm,
                     .learning_rate = report.learning_rate,
                     .tokens = stepper_->samples() * static_cast<std::uint64_t>(config_.sequence)});
-    if (!report.updated)
+    if (report.end == StepReport::End::no_targets)
       say("notice: step " + std::to_string(step) +
           ": no target of the batch counts (data.ignored_token): nothing was updated");
     if (report.signals.saver_ready) MUSTER_CHECK(advance_save());

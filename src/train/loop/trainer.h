@@ -8,12 +8,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "train/ckpt/checkpoint.h"
 #include "train/comm/comm.h"
 #include "train/config/config.h"
+#include "train/loop/signals.h"
 
 namespace muster::train {
 
@@ -34,7 +36,10 @@ struct TrainerParts {
   std::vector<json::Object> machines;       // of every rank: machine_descriptions()
   Dtype dtype = Dtype::f32;
   std::function<void(const std::string&)> say;  // one line; see say_once()
-  std::function<bool()> stop_requested;         // asked once a step on every rank
+  // Asked on every rank: behind every step, before every pass of an evaluation, and within a step about as
+  // often as ask_every_s says; one that is not that long is finished. Nothing: not within a step.
+  std::function<bool()> stop_requested;
+  std::optional<double> ask_every_s = 10;
 
   // On rank 0: says the line.
   void say_once(const std::string& line) const {
@@ -44,18 +49,17 @@ struct TrainerParts {
 
 enum class Outcome { finished, stopped };
 
-// What the ranks tell each other besides numbers: of one rank, or of all together.
-struct Signals {
-  bool stop = false;        // asked to stop; some rank is
-  bool saver_ready = true;  // done with its part of the save in flight; all ranks are
-};
-
 struct StepReport {
+  enum class End {
+    updated,
+    no_targets,  // none of the batch counts: loss and norm are 0, nothing was updated
+    dropped,     // given up before its update
+  };
+  End end = End::updated;
   double loss = 0;
   double gradient_norm = 0;  // of the mean gradient, before clipping
   double learning_rate = 0;
-  bool updated = true;  // not where no target of the batch counts: then loss and norm are 0
-  Signals signals;      // of all ranks
+  Signals signals;  // of all ranks
 };
 
 class Trainer {

@@ -47,13 +47,29 @@ Result<StepResult> Pipeline::compute(const StageStep& step, const Batch& batch, 
   return result;
 }
 
-Result<StepResult> Pipeline::run(std::span<const Batch> micros) {
+// Whether what `done` has made is for a step of this level or a later one.
+bool Pipeline::needed_from(int level, const StageStep& done, int micros) const {
+  const int to = stage_ + (done.forward ? 1 : -1);
+  if (to < 0 || to == count_) return false;
+  return level_of(schedule_, to, count_, micros, done) >= level;
+}
+
+Result<std::optional<StepResult>> Pipeline::run(std::span<const Batch> micros, const Pauses& pauses) {
   const int count = static_cast<int>(micros.size());
   const auto steps = stage_steps(schedule_, stage_, count_, count);
   const int slots = in_flight_max(schedule_, stage_, count_, count);
   StepResult sum;
-  const StageStep* done = nullptr;
-  for (const StageStep& step : steps) {
+  const StageStep* done = nullptr;  // its output is yet to be sent
+  for (int level = 0; level < levels(micros.size()); ++level) {
+    const StageStep& step = steps[static_cast<std::size_t>(level)];
+    if (pauses.at(level, levels(micros.size()))) {
+      if (!needed_from(level, *done, count)) {
+        MUSTER_CHECK(exchange(done, nullptr, micros, slots));
+        done = nullptr;
+      }
+      MUSTER_TRY(const bool on, pauses.go_on());
+      if (!on) return std::optional<StepResult>();
+    }
     MUSTER_CHECK(exchange(done, &step, micros, slots));
     MUSTER_TRY(const StepResult one, compute(step, micros[static_cast<std::size_t>(step.micro)], slots));
     sum.loss_sum += one.loss_sum;
@@ -61,7 +77,7 @@ Result<StepResult> Pipeline::run(std::span<const Batch> micros) {
     done = &step;
   }
   MUSTER_CHECK(exchange(done, nullptr, micros, slots));
-  return sum;
+  return std::optional(sum);
 }
 
 Result<StepResult> Pipeline::evaluate(const Batch& batch) {

@@ -4,10 +4,15 @@
 // Between two steps a stage sends what the first has made and receives what the second needs, in one exchange
 // with both neighbours; so stages that wait for each other's data never wait for each other's turn. All
 // stages make the same calls with micro-batches of the same shapes. One thread.
+//
+// A run may be given up midway. For that all ranks, also those of other pipelines, pause at the same level
+// (schedule.h): each has done the steps below it and received what they need, so none waits for another that
+// has paused already, and what is in flight stays in flight.
 #pragma once
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "train/comm/comm.h"
@@ -22,14 +27,28 @@ struct StepTime {
   std::chrono::steady_clock::time_point begin, end;
 };
 
+// Asked now and then, and answered alike on all ranks: whether to go on.
+using GoOn = std::function<Result<bool>()>;
+
+// Where run() asks that: before every `every`-th level, if at least as many are still to do.
+struct Pauses {
+  GoOn go_on;
+  int every = 0;  // 0: never
+  bool at(int level, int levels) const {
+    return every > 0 && level > 0 && level % every == 0 && levels - level >= every;
+  }
+};
+
 class Pipeline {
  public:
   // `stages`: the ranks of this pipeline, in order of their stage; null: there is but one. Both outlive this.
   Pipeline(Model& model, Comm* stages, PipelineSchedule schedule);
 
   // Forward and backward of all micro-batches: their gradients add up in the model. Loss and valid targets on
-  // the last stage, 0 on the others.
-  Result<StepResult> run(std::span<const Batch> micros);
+  // the last stage, 0 on the others. Nothing: given up in a pause; the gradients are of no use.
+  Result<std::optional<StepResult>> run(std::span<const Batch> micros, const Pauses& pauses = {});
+  // Forwards and backwards that a stage does in a run.
+  static int levels(std::size_t micros) { return 2 * static_cast<int>(micros); }
 
   // From now on run() tells each step to `observer`, on its own thread, once it is done.
   void observe(std::function<void(const StepTime&)> observer) { observer_ = std::move(observer); }
@@ -41,6 +60,7 @@ class Pipeline {
   bool first() const { return stage_ == 0; }
   bool last() const { return stage_ == count_ - 1; }
   Result<StepResult> compute(const StageStep& step, const Batch& batch, int slots);
+  bool needed_from(int level, const StageStep& done, int micros) const;
   Result<void> exchange(const StageStep* done, const StageStep* next, std::span<const Batch> micros,
                         int slots);
 

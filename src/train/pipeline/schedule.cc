@@ -33,6 +33,13 @@ std::vector<StageStep> stage_steps(PipelineSchedule schedule, int stage, int sta
   return steps;
 }
 
+int level_of(PipelineSchedule schedule, int stage, int stages, int micros, const StageStep& step) {
+  const auto steps = stage_steps(schedule, stage, stages, micros);
+  const auto found = std::ranges::find(steps, step);
+  MUSTER_ASSERT(found != steps.end());
+  return static_cast<int>(found - steps.begin());
+}
+
 int in_flight_max(PipelineSchedule schedule, int stage, int stages, int micros) {
   int now = 0, most = 0;
   for (const StageStep& step : stage_steps(schedule, stage, stages, micros)) {

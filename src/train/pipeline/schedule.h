@@ -32,6 +32,11 @@ struct StageStep {
 // What stage `stage` of `stages` does, in order. Preconditions: 0 <= stage < stages, micros >= 1.
 std::vector<StageStep> stage_steps(PipelineSchedule schedule, int stage, int stages, int micros);
 
+// At which place, from 0, of what stage `stage` does `step` is: its level. A pipeline that does one level
+// after the other never waits for a later one: what a step sends is received by a step of the same level, or
+// of the next.
+int level_of(PipelineSchedule schedule, int stage, int stages, int micros, const StageStep& step);
+
 // The most micro-batches of which a stage has run the forward and not yet the backward: what it must keep.
 int in_flight_max(PipelineSchedule schedule, int stage, int stages, int micros);
 

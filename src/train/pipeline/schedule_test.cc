@@ -50,6 +50,29 @@ TEST(PipelineSchedule, AStageOfFour) {
   EXPECT_EQ(text(PipelineSchedule::one_f_one_b, 3), "F0B0F1B1F2B2F3B3F4B4");
 }
 
+// What a pause in a pipeline rests on: nothing is received at a level before that of its sender, or later
+// than at the next.
+TEST(PipelineSchedule, WhatALevelSendsTheSameOrTheNextReceives) {
+  for (const PipelineSchedule schedule : kSchedules) {
+    for (int stages = 2; stages <= 9; ++stages) {
+      for (int micros = 1; micros <= 20; ++micros) {
+        for (int stage = 0; stage < stages; ++stage) {
+          const auto steps = stage_steps(schedule, stage, stages, micros);
+          for (int level = 0; level < static_cast<int>(steps.size()); ++level) {
+            const StageStep& step = steps[static_cast<std::size_t>(level)];
+            EXPECT_EQ(level_of(schedule, stage, stages, micros, step), level);
+            const int to = stage + (step.forward ? 1 : -1);
+            if (to < 0 || to == stages) continue;
+            const int received = level_of(schedule, to, stages, micros, step);
+            EXPECT_TRUE(received == level || received == level + 1)
+                << to_string(schedule) << " stage " << stage << " of " << stages << " micros " << micros;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Both take (m + p - 1) (f + b) with equal stages, the bubble is (p - 1) / (m + p - 1).
 TEST(PipelineSchedule, TakesTheTimeOfTheFormula) {
   for (const PipelineSchedule schedule : kSchedules) {

@@ -1,0 +1,27 @@
+// What the ranks of a run tell each other besides numbers. Pure; any thread.
+#pragma once
+
+#include <array>
+#include <span>
+
+namespace muster::train {
+
+struct Signals {            // of one rank, or of all together
+  bool stop = false;        // asked to stop; some rank is
+  bool saver_ready = true;  // done with its part of the save in flight; all ranks are
+};
+
+// As they travel, beside a step's loss or alone.
+using SignalNumbers = std::array<double, 2>;
+
+inline SignalNumbers numbers_of(const Signals& signals) {
+  return {signals.stop ? 1.0 : 0.0, signals.saver_ready ? 1.0 : 0.0};
+}
+
+// Adds those of one more rank.
+inline void unite(Signals& all, std::span<const double, std::tuple_size_v<SignalNumbers>> of) {
+  all.stop = all.stop || of[0] != 0;
+  all.saver_ready = all.saver_ready && of[1] != 0;
+}
+
+}  // namespace muster::train
