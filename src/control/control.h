@@ -176,7 +176,7 @@ struct Current {
 // Who holds each node of the inventory: the attempt's launch, if a live job does.
 [[nodiscard]] std::map<domain::NodeName, domain::LaunchId> holders(const State& state);
 
-// Why a live job is where it is, with numbers: "waits: needs 4 nodes; 3 are free, ...".
+// Why a live job is where it is, with numbers: "Waiting: the job needs 4 nodes; 3 of ...".
 [[nodiscard]] std::string explain(const State& state, domain::JobId job, Time now);
 
 }  // namespace muster::control

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/text.h"
 #include "control/control.h"
 #include "control/detail/edit.h"
 
@@ -70,25 +71,61 @@ Target target_of(const domain::Job& job, const domain::Attempt& attempt, std::si
   return job.phase >= Phase::ready ? Target::run : Target::stage;
 }
 
-std::string list_hosts(const domain::Job& job, const domain::Attempt& attempt, const State& state,
-                       bool (*waiting)(RankPhase)) {
-  std::string text;
-  int listed = 0;
-  int total = 0;
+constexpr Millis kElapsedShown{10'000};  // shorter waits need no figure
+
+// "; 2 min 05 s so far" in the phase that the job is in.
+std::string so_far(const domain::Job& job, Time now) {
+  const auto elapsed = job.history.empty() ? Millis{0} : now - job.history.back().at;
+  return elapsed < kElapsedShown ? "" : "; " + format_duration(elapsed) + " so far";
+}
+
+// "1 of 2 nodes done (algo-2: staged 8 B in 2 files), waiting for algo-1 on node-1": at most three of each by
+// name. What a rank said last is shown before the start only: later it may be about another step.
+std::string progress(const domain::Job& job, const domain::Attempt& attempt, const State& state,
+                     bool (*done)(RankPhase)) {
+  constexpr std::size_t kListed = 3;
+  std::vector<std::string> said;
+  std::vector<std::string> waiting;
+  int done_count = 0;
   for (std::size_t rank = 0; rank < attempt.ranks.size(); ++rank) {
-    if (!waiting(attempt.ranks[rank].phase)) continue;
-    ++total;
-    if (listed == 3) continue;
-    ++listed;
-    text += (text.empty() ? "" : ", ") + domain::host_name(static_cast<int>(rank)) + " on " +
-            attempt.ranks[rank].node;
+    const auto host = domain::host_name(static_cast<int>(rank));
+    if (!done(attempt.ranks[rank].phase)) {
+      waiting.push_back(host + " on " + attempt.ranks[rank].node);
+      continue;
+    }
+    ++done_count;
     const auto guard = state.guards.find(detail::launch_of(attempt, rank));
-    if (guard != state.guards.end() && !guard->second.message.empty())
-      text += " (" + guard->second.message + ")";
+    if (job.phase < Phase::ready && said.size() < kListed && guard != state.guards.end() &&
+        !guard->second.message.empty())
+      said.push_back(host + ": " + guard->second.message);
   }
-  if (total > listed) text += " and " + std::to_string(total - listed) + " more";
-  return std::to_string(job.nodes - total) + " of " + std::to_string(job.nodes) +
-         (total == 0 ? "" : "; waits for " + text);
+  const auto more = waiting.size() - std::min(waiting.size(), kListed);
+  waiting.resize(waiting.size() - more);
+  return std::to_string(done_count) + " of " + std::to_string(job.nodes) +
+         (job.nodes == 1 ? " node" : " nodes") + " done" +
+         (said.empty() ? "" : " (" + join(said, "; ") + ")") +
+         (waiting.empty() ? "" : ", waiting for " + join(waiting, ", ")) +
+         (more == 0 ? "" : " and " + std::to_string(more) + " more");
+}
+
+std::string why_stopping(const domain::Job& job) {
+  switch (job.stop->cause) {
+    case domain::Cause::user:
+      return "Stopping, as a user asked";
+    case domain::Cause::limit:
+      return "Stopping at the run time limit of " + format_duration(job.max_runtime);
+    case domain::Cause::program:
+    case domain::Cause::infrastructure:
+      return "Stopping after a failure (" + job.stop->reason + ")";
+  }
+  return {};
+}
+
+std::string explain_stopping(const domain::Job& job, const domain::Attempt& attempt, const State& state,
+                             Time now) {
+  const auto left = job.stop->requested + job.stop->grace - now;
+  return why_stopping(job) + ": ending the commands, " + progress(job, attempt, state, detail::has_exited) +
+         (left > Millis{0} ? "; what still runs is killed in " + format_duration(left) : "");
 }
 
 }  // namespace
@@ -164,39 +201,37 @@ std::string explain(const State& state, domain::JobId id, Time now) {
   if (found == state.jobs.end()) return {};
   const auto& job = found->second;
   if (job.phase == Phase::queued) {
-    if (!state.inventory_known) return "waits: the engine has not yet said which nodes there are";
+    if (!state.inventory_known) return "Waiting: the service does not know its nodes yet";
     const auto place = std::lower_bound(state.queue.begin(), state.queue.end(), id);
     MUSTER_ASSERT(place != state.queue.end() && *place == id);
     const auto blocked =
         scheduler::blocked(detail::snapshot(state), detail::queue(state, state.nodes.size() + 1),
                            static_cast<std::size_t>(place - state.queue.begin()));
-    return blocked ? "waits: " + scheduler::describe(*blocked) : "starts now";
+    return blocked ? "Waiting: the job " + scheduler::describe(*blocked) : "Starting now";
   }
   const auto& attempt = state.attempts.at(job.attempt);
-  std::string text = job.stop ? "is stopping (" + std::string(to_string(job.stop->cause)) + "): " : "";
+  if (job.stop && job.phase < Phase::finishing) return explain_stopping(job, attempt, state, now);
+  const auto is_ready = [](RankPhase phase) { return phase >= RankPhase::ready; };
+  const auto is_uploaded = [](RankPhase phase) { return phase >= RankPhase::uploaded; };
   switch (job.phase) {
     case Phase::launching:
+      return "Starting the nodes: " + progress(job, attempt, state, is_ready) + so_far(job, now);
     case Phase::preparing:
-      if (job.stop) break;
-      return "nodes ready: " +
-             list_hosts(job, attempt, state, [](RankPhase p) { return p < RankPhase::ready; });
+      return "Copying the input data to the nodes: " + progress(job, attempt, state, is_ready) +
+             so_far(job, now);
     case Phase::ready:
-      return text + "every node is ready; the commands start";
+      return "Starting the command: every node is ready";
     case Phase::running:
-      if (job.stop) break;
-      return "running on " + std::to_string(job.nodes) + (job.nodes == 1 ? " node for " : " nodes for ") +
-             format_duration(now - attempt.started.value_or(now));
+      return "The command runs on " + std::to_string(job.nodes) + (job.nodes == 1 ? " node" : " nodes") +
+             so_far(job, now);
     case Phase::finishing:
-      return text + "uploads done: " + list_hosts(job, attempt, state, [](RankPhase p) {
-               return p < RankPhase::uploaded;
-             });
+      return (job.stop ? why_stopping(job) + "; uploading" : "Uploading") +
+             " what the job wrote to S3: " + progress(job, attempt, state, is_uploaded) + so_far(job, now);
     case Phase::queued:
     case Phase::ended:
-      return {};
+      break;
   }
-  return text + "commands ended: " + list_hosts(job, attempt, state, [](RankPhase p) {
-           return p < RankPhase::exited;
-         });
+  return {};
 }
 
 }  // namespace muster::control

@@ -82,8 +82,8 @@ void Edit::settle() {
     enter(Phase::preparing, "Preparing the input data");
   if (all_ranks(*attempt, has_exited)) {
     if (job.phase == Phase::finishing) return;
-    return enter(Phase::finishing,
-                 job.stop ? "Stopped; uploading what the job wrote" : "Uploading what the job wrote");
+    return enter(Phase::finishing, job.stop ? "Stopped; uploading what the job wrote to S3"
+                                            : "Uploading what the job wrote to S3");
   }
   const auto any = [&](RankPhase phase) {
     return std::any_of(ranks.begin(), ranks.end(), [phase](const auto& rank) { return rank.phase == phase; });

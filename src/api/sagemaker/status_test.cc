@@ -50,9 +50,9 @@ TEST(Status, OfASuccess) {
 
 TEST(Status, OfAWaitIsPending) {
   auto job = job_with({{0, Phase::queued}});
-  const auto waiting = secondary_transitions(job, "waits: needs 4 nodes; 3 are free", "");
+  const auto waiting = secondary_transitions(job, "Waiting: the job needs 4 nodes", "");
   EXPECT_EQ(waiting.back().status, "Pending");
-  EXPECT_EQ(waiting.back().message, "waits: needs 4 nodes; 3 are free");
+  EXPECT_EQ(waiting.back().message, "Waiting: the job needs 4 nodes");
   job = job_with({{0, Phase::queued}, {5000, Phase::launching}, {5100, Phase::preparing}});
   EXPECT_THAT(statuses(job), ElementsAre("Starting", "Pending", "Downloading"));
 }
