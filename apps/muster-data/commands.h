@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -22,7 +23,11 @@ class Stopwatch {
   Clock::time_point start_ = Clock::now();
 };
 
-std::string grouped(std::uint64_t value);  // 1234567 -> "1,234,567"
+std::string grouped(std::uint64_t value);                         // 1234567 -> "1,234,567"
+std::string counted(std::uint64_t value, std::string_view noun);  // "1 shard", "1,234 shards"
+std::string duration(double seconds);                             // format_duration
+std::string below(const std::string& folder,
+                  const std::string& name);  // "shards/" and "train": "shards/train"
 
 // The files of the folders and files given, and the bytes of all. failed_precondition: there is none.
 Result<std::vector<text::InputFile>> inputs_of(const std::vector<std::string>& paths, std::uint64_t& bytes);

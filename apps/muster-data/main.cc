@@ -39,30 +39,30 @@ Result<void> train(TrainArguments arguments) {
   arguments.options.sample_bytes_max = static_cast<std::uint64_t>(arguments.sample_mb * 1e6);
   std::uint64_t bytes = 0;
   MUSTER_TRY(const auto files, inputs_of(arguments.input, bytes));
-  std::printf("Training a BPE tokenizer of %s tokens on %s files, %s\n",
+  std::printf("Training a BPE tokenizer of %s tokens on %s, %s\n",
               grouped(static_cast<std::uint64_t>(arguments.options.vocab_size)).c_str(),
-              grouped(files.size()).c_str(), format_bytes(bytes).c_str());
+              program::counted(files.size(), "file").c_str(), format_bytes(bytes).c_str());
   std::vector<std::string> paths;
   for (const auto& file : files) paths.push_back(file.path);
   const program::Stopwatch watch;
   MUSTER_TRY(const auto trained, text::train_tokenizer(paths, arguments.options));
   MUSTER_TRY(const auto tokenizer, text::Tokenizer::from_bytes(trained.model));
   MUSTER_CHECK(muster::make_directories(arguments.output));
-  const auto path = arguments.output + "/tokenizer.model";
+  const auto path = program::below(arguments.output, "tokenizer.model");
   MUSTER_CHECK(muster::write_file_atomic(path, trained.model));
   if (trained.bytes > arguments.options.sample_bytes_max) {
     std::printf("Sampled %s of it (--sample-mb)\n", format_bytes(trained.bytes_sampled).c_str());
   }
   if (trained.bad_lines > 0) {
-    std::printf("Warning: %s bad lines were left out\n", grouped(trained.bad_lines).c_str());
+    std::printf("Warning: left out as bad: %s\n", program::counted(trained.bad_lines, "line").c_str());
   }
   if (trained.lines_repaired > 0) {
-    std::printf("Warning: %s lines are not UTF-8; their wrong bytes were read as U+FFFD\n",
-                grouped(trained.lines_repaired).c_str());
+    std::printf("Warning: not UTF-8, their wrong bytes were read as U+FFFD: %s\n",
+                program::counted(trained.lines_repaired, "line").c_str());
   }
-  std::printf("Wrote %s: %s tokens, sha256 %s, %.1f s\n", path.c_str(),
+  std::printf("Wrote %s: %s tokens, sha256 %s, %s\n", path.c_str(),
               grouped(static_cast<std::uint64_t>(tokenizer.vocab_size())).c_str(),
-              tokenizer.hash().substr(0, 12).c_str(), watch.seconds());
+              tokenizer.hash().substr(0, 12).c_str(), program::duration(watch.seconds()).c_str());
   return {};
 }
 
@@ -78,7 +78,7 @@ Result<void> info(const std::string& folder) {
   for (const auto& shard : set.shards()) {
     row(shard.path.substr(shard.path.rfind('/') + 1), shard.tokens, shard.documents, shard.bytes);
   }
-  row("total of " + grouped(set.shards().size()), set.size(), set.documents(), set.bytes());
+  row("total of " + program::counted(set.shards().size(), "shard"), set.size(), set.documents(), set.bytes());
   std::printf("tokenizer  %s, %s tokens, %d bytes each\n", set.tokenizer_hash().c_str(),
               grouped(static_cast<std::uint64_t>(set.vocab_size())).c_str(), set.shards()[0].token_bytes);
   MUSTER_CHECK(set.verify());

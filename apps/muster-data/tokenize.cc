@@ -9,6 +9,7 @@
 #include "apps/muster-data/commands.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "base/time.h"
 #include "text/tokenizer.h"
 
 namespace muster::data_program {
@@ -28,13 +29,6 @@ void catch_signals() {
 }
 
 double megabytes(std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; }
-
-std::string duration(double seconds) {
-  const auto s = static_cast<std::uint64_t>(seconds + 0.5);
-  if (s < 60) return std::to_string(s) + " s";
-  if (s < 3600) return std::to_string(s / 60) + " min " + std::to_string(s % 60) + " s";
-  return std::to_string(s / 3600) + " h " + std::to_string(s / 60 % 60) + " min";
-}
 
 // On a terminal one line that is written again; elsewhere a plain line every ten seconds.
 class Progress {
@@ -73,14 +67,14 @@ void warn(const text::TokenizeReport& report) {
                 grouped(report.replaced).c_str());
   }
   if (report.files_without_text > 0) {
-    std::printf("Warning: %s files without text were left out\n", grouped(report.files_without_text).c_str());
+    std::printf("Warning: left out, without text: %s\n", counted(report.files_without_text, "file").c_str());
   }
   if (report.empty_documents > 0) {
-    std::printf("Warning: %s lines with an empty text were left out\n",
-                grouped(report.empty_documents).c_str());
+    std::printf("Warning: left out, with an empty text: %s\n",
+                counted(report.empty_documents, "line").c_str());
   }
   if (report.bad_lines > 0) {
-    std::printf("Warning: %s bad lines were left out%s\n", grouped(report.bad_lines).c_str(),
+    std::printf("Warning: left out as bad: %s%s\n", counted(report.bad_lines, "line").c_str(),
                 report.bad_lines > report.first_bad_lines.size() ? "; the first:" : ":");
     for (const auto& line : report.first_bad_lines) std::printf("  %s\n", line.c_str());
   }
@@ -89,11 +83,12 @@ void warn(const text::TokenizeReport& report) {
 void summarize(const text::TokenizeReport& report, const std::string& output, double seconds) {
   const auto held_out =
       report.held_out_documents == 0 ? "" : " (" + grouped(report.held_out_documents) + " held out)";
-  std::printf("Wrote %s shards to %s: %s documents%s, %s tokens, %.2f bytes per token, %.1f s, %.1f MB/s\n",
-              grouped(report.shards.size()).c_str(), output.c_str(), grouped(report.documents).c_str(),
-              held_out.c_str(), grouped(report.tokens).c_str(),
-              static_cast<double>(report.bytes) / static_cast<double>(report.tokens), seconds,
-              megabytes(report.bytes) / seconds);
+  std::printf("Wrote %s to %s: %s%s, %s, %.2f bytes per token, %s, %.1f MB/s\n",
+              counted(report.shards.size(), "shard").c_str(), output.c_str(),
+              counted(report.documents, "document").c_str(), held_out.c_str(),
+              counted(report.tokens, "token").c_str(),
+              static_cast<double>(report.bytes) / static_cast<double>(report.tokens),
+              duration(seconds).c_str(), megabytes(report.bytes) / seconds);
 }
 
 Result<void> tokenize_one(TokenizeArguments arguments) {
@@ -106,10 +101,12 @@ Result<void> tokenize_one(TokenizeArguments arguments) {
   }
   if (!files) return tl::unexpected(files.error());
   MUSTER_TRY(const auto tokenizer, text::Tokenizer::load(arguments.tokenizer));
-  std::printf("Tokenising %s files, %s, with %s (%s tokens, sha256 %s) on %d threads\n",
-              grouped(files->size()).c_str(), format_bytes(bytes).c_str(), arguments.tokenizer.c_str(),
+  std::printf("Tokenising %s, %s, with %s (%s tokens, sha256 %s) on %s\n",
+              counted(files->size(), "file").c_str(), format_bytes(bytes).c_str(),
+              arguments.tokenizer.c_str(),
               grouped(static_cast<std::uint64_t>(tokenizer.vocab_size())).c_str(),
-              tokenizer.hash().substr(0, 12).c_str(), arguments.options.threads);
+              tokenizer.hash().substr(0, 12).c_str(),
+              counted(static_cast<std::uint64_t>(arguments.options.threads), "thread").c_str());
   if (tokenizer.eos() < 0) {
     std::printf(
         "Warning: no end token is known (tokenizer_config.json beside a tokenizer.json names it); documents "
@@ -138,6 +135,18 @@ std::string grouped(std::uint64_t value) {
   for (auto at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
     digits.insert(static_cast<std::size_t>(at), ",");
   return digits;
+}
+
+std::string counted(std::uint64_t value, std::string_view noun) {
+  return grouped(value) + " " + std::string(noun) + (value == 1 ? "" : "s");
+}
+
+std::string duration(double seconds) {
+  return format_duration(Millis{static_cast<std::int64_t>(seconds * 1000)});
+}
+
+std::string below(const std::string& folder, const std::string& name) {
+  return (std::filesystem::path(folder) / name).string();
 }
 
 Result<std::vector<text::InputFile>> inputs_of(const std::vector<std::string>& paths, std::uint64_t& bytes) {
@@ -170,8 +179,8 @@ Result<void> tokenize(TokenizeArguments arguments) {
       return fail(ErrorCode::invalid_argument, "--parts: \"" + part + "\" is not the name of a sub-folder");
     }
     auto one = arguments;
-    one.input = {arguments.input[0] + "/" + part};
-    one.output += "/" + part;
+    one.input = {below(arguments.input[0], part)};
+    one.output = below(arguments.output, part);
     std::printf("%s: ", part.c_str());
     // A node whose share has nothing of this part has no such folder, either.
     if (arguments.allow_empty && !std::filesystem::exists(one.input[0])) one.input.clear();
