@@ -240,6 +240,10 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() != 0 && app.get_subcommands().empty() && !words.empty()) {
       return refuse_command(app, words.front());
     }
+    if (error.get_exit_code() != 0 && app.get_subcommands().empty() && argc == 1) {
+      std::cerr << "muster: a command is missing; `muster --help` lists them" << std::endl;
+      return cli::kUsage;
+    }
     return app.exit(error) == 0 ? 0 : static_cast<int>(cli::kUsage);
   } catch (const std::exception& error) {  // of the file system library, mostly
     return cli::print_error({ErrorCode::internal, error.what()});

@@ -35,6 +35,7 @@ TEST(Command, IsPrintedAsAShellTakesIt) {
   EXPECT_EQ(command_of("/srv/a-b_1.c"), "muster --data /srv/a-b_1.c");
   EXPECT_EQ(command_of("/my data"), "muster --data '/my data'");
   EXPECT_EQ(command_of(data::DataDirectory::default_path()), "muster");
+  EXPECT_EQ(command_of(data::DataDirectory::default_path(), "/my bin/muster"), "'/my bin/muster'");
 }
 
 TEST(Session, TakesAddressAndRegionFromTheDataDirectory) {

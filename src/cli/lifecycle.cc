@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
@@ -72,6 +73,18 @@ std::vector<std::string> musterd_command(const Common& common, const UpOptions& 
   ::_exit(kFailed);
 }
 
+// Whether the shell finds this very program as `muster`.
+bool is_in_path() {
+  const char* folders = std::getenv("PATH");
+  for (const auto folder : split(folders == nullptr ? "" : folders, ':')) {
+    std::error_code error;
+    const auto program = fs::path(folder) / "muster";
+    if (::access(program.c_str(), X_OK) == 0) return fs::equivalent(program, "/proc/self/exe", error);
+  }
+  return false;
+}
+
+// `env` is typed first, and puts the program into PATH: so it alone is called by its place.
 void print_service(const Common& common, const std::string& url, std::string_view what) {
   if (common.as_json) {
     json::Object out;
@@ -81,46 +94,66 @@ void print_service(const Common& common, const std::string& url, std::string_vie
     return;
   }
   const auto command = command_of(common.data);
+  const auto env = is_in_path() ? command : command_of(common.data, own_folder() + "/muster");
   std::cout << what << " " << url << "  data " << common.data << "\n"
-            << "Next      eval \"$(" << command << " env)\"\n"
+            << "Next      eval \"$(" << env << " env)\"\n"
             << "          " << command << " nodes\n"
             << "Stop      " << command << " down\n";
 }
 
-// What was asked of a service that runs already and is otherwise: it is left as it is.
-void print_ignored(const Common& common, const UpOptions& options, const Endpoint& endpoint) {
-  std::string ignored;
-  if (!options.listen.empty() && endpoint.url != "http://" + options.listen)
-    ignored = " --listen " + options.listen;
-  std::string serves = endpoint.url;
-  if (options.nodes != 0) {
-    auto client = Client::create(endpoint);
-    const auto answer = client ? client->get("/api/v1/nodes") : tl::unexpected(client.error());
-    const auto* nodes = answer ? json::opt_array(*answer, "nodes") : nullptr;
-    if (nodes != nullptr) {
-      serves += " with " + std::to_string(nodes->size()) + (nodes->size() == 1 ? " node" : " nodes");
-      if (static_cast<std::size_t>(options.nodes) != nodes->size())
-        ignored += " --nodes " + std::to_string(options.nodes);
-    }
-  }
-  if (ignored.empty()) return;
-  const auto command = command_of(common.data);
-  std::cerr << "muster: ignored:" << ignored << "; the service runs already, on " << serves
-            << "; to change that: " << command << " down, then " << command << " up --detach" << ignored
-            << std::endl;
+// ADDRESS without a port, or with port 0, is content with any.
+bool serves_on(std::string_view url, const std::string& listen) {
+  const auto wanted = "http://" + (listen.ends_with(":0") ? listen.substr(0, listen.size() - 2) : listen);
+  return url == wanted || url.starts_with(wanted + ":");
 }
 
-// What keeps jobs apart here and what does not: said when the service starts, so that nobody has to ask.
-void print_isolation(const Endpoint& endpoint) {
+// What was asked of a service that runs already and is otherwise: " --nodes 4"; empty when it is so.
+std::string unmet(const UpOptions& options, const Endpoint& endpoint, std::optional<std::size_t> nodes) {
+  std::string out;
+  if (!options.listen.empty() && !serves_on(endpoint.url, options.listen))
+    out += " --listen " + options.listen;
+  if (options.nodes != 0 && nodes != static_cast<std::size_t>(options.nodes))
+    out += " --nodes " + std::to_string(options.nodes);
+  return out;
+}
+
+std::optional<std::size_t> count_nodes(const Endpoint& endpoint) {
+  auto client = Client::create(endpoint);
+  const auto answer = client ? client->get("/api/v1/nodes") : tl::unexpected(client.error());
+  const auto* nodes = answer ? json::opt_array(*answer, "nodes") : nullptr;
+  return nodes == nullptr ? std::nullopt : std::optional(nodes->size());
+}
+
+// `up` of a service that runs already: it is left as it is, and refused when another was asked for.
+int up_again(const Common& common, const UpOptions& options, const Endpoint& endpoint, int pid) {
+  const auto nodes = count_nodes(endpoint);
+  const auto wanted = unmet(options, endpoint, nodes);
+  if (wanted.empty()) {
+    print_service(common, endpoint.url, "Already serving (process " + std::to_string(pid) + ")");
+    return kOk;
+  }
+  const auto command = command_of(common.data);
+  const auto has =
+      nodes ? " with " + std::to_string(*nodes) + (*nodes == 1 ? " node" : " nodes") : std::string();
+  return print_error({ErrorCode::failed_precondition,
+                      "the service already runs on " + endpoint.url + has + ", which" + wanted +
+                          " would change; nothing was changed. Restart it: " + command + " down && " +
+                          command + " up --detach" + wanted});
+}
+
+// What a job can do to this machine and to other jobs: said when the service starts, so that nobody has to
+// ask.
+void print_isolation(const Common& common, const Endpoint& endpoint) {
   auto client = Client::create(endpoint);
   const auto facts = client ? client->get("/api/v1/service") : tl::unexpected(client.error());
-  if (!facts) return;  // it serves; `muster doctor` says the same
-  const auto list = [&](std::string_view name) {
-    const auto* lines = json::opt_array(*facts, name);
-    return lines == nullptr ? std::vector<std::string>{} : json::string_list(*lines);
-  };
-  std::cout << "Isolation " << join(list("isolation"), ", ") << "\n";
-  for (const auto& line : list("not_isolated")) std::cout << "Missing   " << line << "\n";
+  const auto* lines = facts ? json::opt_array(*facts, "in_words") : nullptr;
+  if (lines == nullptr) return;  // it serves; `muster doctor` says the same
+  std::string_view label = "Safety    ";
+  for (const auto& line : json::string_list(*lines)) {
+    std::cout << label << line << "\n";
+    label = "          ";
+  }
+  std::cout << label << "In detail: " << command_of(common.data) << " doctor\n";
 }
 
 bool answers(const data::DataDirectory& directory) {
@@ -217,7 +250,8 @@ int up_detached(const Common& common, const UpOptions& options, const data::Data
                                   format_duration(options.start_max) + "; see " + directory.log_file()});
   }
   print_service(common, directory.endpoint().value_or(""), "Serving  ");
-  if (const auto endpoint = endpoint_of(directory); endpoint && !common.as_json) print_isolation(*endpoint);
+  if (const auto endpoint = endpoint_of(directory); endpoint && !common.as_json)
+    print_isolation(common, *endpoint);
   return kOk;
 }
 
@@ -229,10 +263,8 @@ int up(const Common& common, const UpOptions& options) {
   const auto serving = await_serving(*directory, options.start_max);
   if (!serving) return print_error(serving.error());
   if (*serving) {
-    print_service(common, directory->endpoint().value_or("?"),
-                  "Already serving (process " + std::to_string(**serving) + ")");
-    if (const auto endpoint = endpoint_of(*directory)) print_ignored(common, options, *endpoint);
-    return kOk;
+    const auto endpoint = endpoint_of(*directory);
+    return endpoint ? up_again(common, options, *endpoint, **serving) : print_error(endpoint.error());
   }
   if (options.detach) return up_detached(common, options, *directory);
   become(musterd_command(common, options));

@@ -18,8 +18,8 @@ struct UpOptions {
   Millis start_max{30'000};  // how long a musterd may take until it answers
 };
 // Foreground: becomes musterd. Detached: starts it and waits until it answers. A service that already runs is
-// left as it is, and options that ask for another are said to be ignored; one that holds the directory and
-// does not answer is an error.
+// left as it is, and options that ask for another number of nodes or another address are refused; one that
+// holds the directory and does not answer is an error.
 int up(const Common& common, const UpOptions& options);
 
 struct DownOptions {

@@ -20,7 +20,7 @@ enum ExitCode : int {
   kFailed = 1,       // the operation failed
   kUsage = 2,        // the command line was wrong, or names a file that is not there or not right
   kNotFound = 3,     // no such job, bucket, object or service
-  kRefused = 4,      // the service refused the request; `down`: jobs run
+  kRefused = 4,      // the service refused the request; `down`: jobs run; `up`: it runs otherwise
   kUnavailable = 5,  // the service does not answer
   kJobFailed = 10,   // the job that was waited for ended Failed
   kJobStopped = 11,  // ... Stopped

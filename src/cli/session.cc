@@ -12,17 +12,22 @@ std::string shell_quoted(const std::string& text) {
   return out + "'";
 }
 
-std::string command_of(const std::string& data) {
+std::string shell_word(const std::string& text) {
+  const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 ||
+           std::string_view("/._-+=:,@%").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  return plain ? text : shell_quoted(text);
+}
+
+std::string command_of(const std::string& data, const std::string& program) {
   const auto absolute = [](const std::string& path) {
     return std::filesystem::absolute(path).lexically_normal().string();
   };
   const auto path = absolute(data);
-  if (path == absolute(data::DataDirectory::default_path())) return "muster";
-  const bool plain = std::all_of(path.begin(), path.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 ||
-           std::string_view("/._-+=:,@%").find(static_cast<char>(c)) != std::string_view::npos;
-  });
-  return "muster --data " + (plain ? path : shell_quoted(path));
+  const auto command = shell_word(program);
+  if (path == absolute(data::DataDirectory::default_path())) return command;
+  return command + " --data " + shell_word(path);
 }
 
 Result<Endpoint> endpoint_of(const data::DataDirectory& directory) {

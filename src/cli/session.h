@@ -18,10 +18,11 @@ struct Common {
 
 // "muster", with --data where the data directory is not the standard one: begins a command that is printed
 // for the user to type.
-std::string command_of(const std::string& data);
+std::string command_of(const std::string& data, const std::string& program = "muster");
 
-// In single quotes, for a shell.
+// In single quotes, for a shell; or only where the text needs them.
 std::string shell_quoted(const std::string& text);
+std::string shell_word(const std::string& text);
 
 struct Session {
   data::DataDirectory directory;

@@ -22,6 +22,7 @@ struct Inventory {
   std::vector<Node> nodes;                // in the order in which ranks are placed
   std::vector<std::string> isolation;     // what is in force: "mount namespace", "pid namespace", ...
   std::vector<std::string> not_isolated;  // what is not, and why
+  std::vector<std::string> in_words;      // the same in sentences, for people
 };
 
 // A rank that the engine knows to be alive, or to have ended without being released.

@@ -98,14 +98,29 @@ def test_up_just_after_a_kill_starts_a_new_one(own_muster):
     assert "Already serving" in own_muster.good("up", "--detach")
 
 
-def test_up_of_a_running_service_says_what_it_ignores(own_muster):
+def test_up_of_a_running_service_refuses_to_be_another(own_muster):
     nodes = len(json.loads(own_muster.good("--output", "json", "nodes"))["nodes"])
-    again = own_muster("up", "--detach", "--nodes", str(nodes))
-    assert again.returncode == 0 and again.stderr == ""
-    other = own_muster("up", "--detach", "--nodes", str(nodes + 2), "--listen", "127.0.0.1:1")
-    assert other.returncode == 0 and "Already serving" in other.stdout
-    assert f"ignored: --listen 127.0.0.1:1 --nodes {nodes + 2}; the service runs already" in other.stderr
-    assert f" with {nodes} nodes; " in other.stderr and " down, then " in other.stderr
+    again = own_muster("up", "--detach", "--nodes", str(nodes), "--listen", "127.0.0.1:0")
+    assert again.returncode == 0 and again.stderr == "" and "Already serving" in again.stdout
+    wanted = f"--listen 127.0.0.1:1 --nodes {nodes + 2}"
+    other = own_muster("up", "--detach", *wanted.split())
+    assert other.returncode == 4 and other.stdout == ""
+    assert f" with {nodes} nodes, which {wanted} would change; nothing was changed. " in other.stderr
+    restart = re.search(r"Restart it: (.*)", other.stderr)[1]
+    assert restart.endswith(f"up --detach {wanted}")
+    done = subprocess.run(restart.replace(" --listen 127.0.0.1:1", ""), shell=True, capture_output=True, text=True,
+                          timeout=60, env=os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"})
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(own_muster.good("--output", "json", "nodes"))["nodes"]) == nodes + 2
+
+
+def test_up_says_what_jobs_can_do_without_jargon(own_muster):
+    own_muster.good("down")
+    said = own_muster.good("up", "--detach")
+    assert re.search(r"^Safety    Jobs run as ", said, re.M), said
+    assert not re.search("namespace|cgroup|capabilit", said), said
+    assert f'eval "$({BIN}/muster --data {own_muster.data} env)"' in said, "it is not in PATH"
+    assert f"In detail: muster --data {own_muster.data} doctor" in said
 
 
 @pytest.mark.parametrize("script, said", [("kill -KILL $$", "musterd was killed by signal 9 (Killed) while it started"),
@@ -271,6 +286,8 @@ def test_mistakes_of_the_caller_are_2_and_the_rest_is_told_apart(muster, tmp_pat
         done = muster(*arguments)
         assert done.returncode == 2 and done.stderr, arguments
     assert "did you mean jobs?" in muster("jobz").stderr
+    alone = subprocess.run([BIN / "muster"], capture_output=True, text=True, timeout=60)
+    assert alone.returncode == 2 and "a command is missing; `muster --help` lists them" in alone.stderr
     for arguments in (("job", "nosuch"), ("logs", "nosuch"), ("wait", "nosuch"), ("cp", "s3://e2e/nosuch", "-"),
                       ("ls", "s3://nosuchbucket"), ("rb", "s3://nosuchbucket")):
         assert muster(*arguments).returncode == 3, arguments

@@ -52,6 +52,7 @@ ApiResult<json::Object> ManageApi::service_facts(const Caller& caller) {
   out["data_directory"] = facts_.data_directory;
   out["isolation"] = json::from_string_list(inventory.isolation);
   out["not_isolated"] = json::from_string_list(inventory.not_isolated);
+  out["in_words"] = json::from_string_list(inventory.in_words);
   return out;
 }
 

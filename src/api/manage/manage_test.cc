@@ -41,16 +41,19 @@ class Manage : public ::testing::Test {
   testing::FakeService service_;
   std::unique_ptr<ports::ObjectStore> objects_ =
       objectstore::open({.directory = folder_ / "objects", .sync = false, .readers = 1}).value();
-  Result<domain::Inventory> inventory_ =
-      domain::Inventory{.nodes = {}, .isolation = {"mount namespace"}, .not_isolated = {"memory: no cgroup"}};
+  Result<domain::Inventory> inventory_ = domain::Inventory{.nodes = {},
+                                                           .isolation = {"mount namespace"},
+                                                           .not_isolated = {"memory: no cgroup"},
+                                                           .in_words = {"Jobs run as ada"}};
   ManageApi manage_{service_, *objects_, {"1.2.3", "/data", [this] { return inventory_; }}};
   Caller caller_{.account = "123456789012", .request_id = "r-1", .now = Time{1'796'000'000'000}};
 };
 
 TEST_F(Manage, TellsTheFactsOfTheService) {
-  EXPECT_EQ(text("GET", "/api/v1/service"),
-            R"(200 {"version":"1.2.3","account":"123456789012","data_directory":"/data",)"
-            R"("isolation":["mount namespace"],"not_isolated":["memory: no cgroup"]})");
+  EXPECT_EQ(
+      text("GET", "/api/v1/service"),
+      R"(200 {"version":"1.2.3","account":"123456789012","data_directory":"/data",)"
+      R"("isolation":["mount namespace"],"not_isolated":["memory: no cgroup"],"in_words":["Jobs run as ada"]})");
   inventory_ = fail(ErrorCode::unavailable, "the engine is starting");
   EXPECT_EQ(text("GET", "/api/v1/service"),
             R"(503 {"__type":"ServiceUnavailable","message":"the engine is starting"})");

@@ -38,8 +38,9 @@ Result<void> keep_line(const std::string& path, const std::string& line) {
 Result<void> check_format(const std::string& path) {
   const auto format = read_file(path + "/FORMAT", 4096);
   if (!format && format.error().code == ErrorCode::not_found)
-    return fail(ErrorCode::not_found,
-                "no Muster data in " + path + "; start a service with: muster up --data " + path);
+    return fail(ErrorCode::not_found, "no service was ever started on " + path +
+                                          "; start one with: muster up --detach" +
+                                          (path == DataDirectory::default_path() ? "" : " --data " + path));
   if (!format) return tl::unexpected(format.error().with_context("cannot read " + path));
   const std::string number(trim(*format));
   if (number != kFormat) {

@@ -148,7 +148,7 @@ Result<std::string> limit_all(const Place& place, const std::string& name, std::
 }
 
 std::string what(std::string_view controller) {
-  if (controller == "memory") return "memory limit";
+  if (controller == "memory") return kMemoryLimit;
   if (controller == "cpu") return "processor shares";
   return "limit of processes";
 }

@@ -24,6 +24,8 @@
 
 namespace muster::engine::local {
 
+inline constexpr const char* kMemoryLimit = "memory limit";  // how its line of in_force() begins
+
 class Cgroups {
  public:
   // `name`: of the folder that holds the nodes' groups. Never fails: what cannot be limited is said.

@@ -64,7 +64,9 @@ class LocalEngine::Impl {
       if (groups.empty()) continue;
       auto launcher = std::make_unique<Launcher>(groups);
       if (const auto refused = launcher->refused(); !refused.empty()) {
-        machine_.inventory.not_isolated.push_back("limits of " + node.name + ": " + refused);
+        const auto line = "limits of " + node.name + ": " + refused;
+        machine_.inventory.not_isolated.push_back(line);
+        machine_.inventory.in_words.push_back("Not here: " + line);
       }
       launchers_.emplace(node.name, std::move(launcher));
     }

@@ -63,6 +63,35 @@ void append(std::vector<std::string>& to, const std::vector<std::string>& from) 
   to.insert(to.end(), from.begin(), from.end());
 }
 
+std::string words_about_files(const JobUser& user, bool root) {
+  if (user.change)
+    return "Jobs run as the user " + user.name +
+           ": your files are as safe from them as from any other user of this machine";
+  return std::string("Jobs run as ") +
+         (root ? "root: they can change the files of this machine"
+               : user.name + ", who started the service: they can change all files of " + user.name) +
+         ". Run only code that you trust";
+}
+
+// What was found, for people who need not know what a namespace is.
+std::vector<std::string> words(const Machine& machine, bool root, bool memory_limited,
+                               const std::vector<std::string>& missing) {
+  std::vector<std::string> out{words_about_files(machine.user, root)};
+  out.emplace_back(
+      machine.isolated
+          ? "Each node of a job has its own processes, host name and /opt/ml, and does not see the "
+            "service's keys and data"
+          : "Nodes are not kept apart here, so only muster/train and muster/data run, no program of "
+            "yours");
+  out.emplace_back(memory_limited ? "A node gets at most its share of this machine's memory"
+                                  : "A job may use up this machine's memory: no limit can be set here");
+  out.emplace_back("/tmp and the network are this machine's: jobs share them with everything that runs here");
+  for (const auto& line : missing) {
+    if (!line.starts_with(kLimitsMissing)) out.push_back("Not here: " + line);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string loopback_network(const std::string& data_directory) {
@@ -126,6 +155,10 @@ Machine judge(Findings findings) {
   if (!choice.missing.empty()) not_said.push_back(choice.missing);
   const bool entered = std::none_of(report.missing.begin(), report.missing.end(),
                                     [](const auto& line) { return line.starts_with(kLimitsMissing); });
+  const bool memory_limited = entered && std::any_of(limits.begin(), limits.end(), [](const auto& line) {
+                                return line.starts_with(kMemoryLimit);
+                              });
+  machine.inventory.in_words = words(machine, root, memory_limited, report.missing);
   if (entered) append(said, limits);
   append(not_said, no_limits);
   not_said.emplace_back("/tmp: jobs share the machine's; they see what others leave there");

@@ -43,6 +43,13 @@ UserChoice ourselves() {
   return choice;
 }
 
+std::string words_of(const Machine& machine) {
+  const auto text = join(machine.inventory.in_words, "\n");
+  for (const auto* jargon : {"namespace", "cgroup", "capabilities", "mount"})
+    EXPECT_THAT(text, Not(HasSubstr(jargon)));
+  return text;
+}
+
 NodeReport made() { return {.in_force = {"mount namespace", "data directory covered"}}; }
 
 TEST(Judge, RootWhoseJobsRunAsNobody) {
@@ -53,6 +60,8 @@ TEST(Judge, RootWhoseJobsRunAsNobody) {
   EXPECT_THAT(machine.inventory.isolation, Contains("data directory covered"));
   EXPECT_THAT(machine.inventory.not_isolated, Not(Contains(HasSubstr("user"))));
   EXPECT_THAT(machine.inventory.not_isolated, Not(Contains(HasSubstr("files:"))));
+  EXPECT_THAT(words_of(machine), HasSubstr("run as the user nobody: your files are as safe"));
+  EXPECT_THAT(words_of(machine), HasSubstr("its own processes, host name and /opt/ml"));
 }
 
 TEST(Judge, ProgramsBelowAClosedFolderAreSaid) {
@@ -74,6 +83,7 @@ TEST(Judge, RootWhoseUserCannotStartThePrograms) {
   EXPECT_THAT(machine.inventory.isolation, Not(Contains(HasSubstr("nobody"))));
   EXPECT_THAT(machine.inventory.not_isolated,
               Contains(HasSubstr("user nobody cannot start /root/muster/bin/muster-train")));
+  EXPECT_THAT(words_of(machine), HasSubstr("run as root: they can change the files of this machine"));
   // The operator named the user: it stays, and what does not work is said.
   machine = judge({.root = true, .user_named = true, .choice = nobody(), .report = report});
   EXPECT_TRUE(machine.user.change);
@@ -94,6 +104,7 @@ TEST(Judge, RootWithoutNamespaces) {
     EXPECT_EQ(machine.inventory.not_isolated[0],
               "namespaces: unshare: refused; only muster/train and muster/data run");
     EXPECT_THAT(machine.inventory.not_isolated, Contains(HasSubstr("jobs run as root and can change")));
+    EXPECT_THAT(words_of(machine), HasSubstr("only muster/train and muster/data run"));
   }
   // A reason that holds with namespaces, too, is kept.
   const auto machine = judge({.root = true, .choice = as_root("[local] user is 'root'"), .report = report});
@@ -115,6 +126,8 @@ TEST(Judge, NormalUserWithAndWithoutNamespaces) {
                  (namespaces ? ", but for this data directory" : "") +
                  "; a service started as root runs them as another user"));
     EXPECT_THAT(machine.inventory.not_isolated, Contains(HasSubstr("/tmp: jobs share the machine's")));
+    EXPECT_THAT(words_of(machine),
+                HasSubstr("run as ada, who started the service: they can change all files"));
   }
 }
 
@@ -122,12 +135,14 @@ TEST(Judge, LimitsThatANodeCannotEnterAreNotInForce) {
   auto report = made();
   auto machine = judge({.choice = ourselves(), .report = report, .limits = {"memory limit"}});
   EXPECT_THAT(machine.inventory.isolation, Contains("memory limit"));
+  EXPECT_THAT(words_of(machine), HasSubstr("at most its share of this machine's memory"));
   report.missing = {std::string(kLimitsMissing) + "permission denied"};
   machine =
       judge({.choice = ourselves(), .report = report, .limits = {"memory limit"}, .no_limits = {"cpu"}});
   EXPECT_THAT(machine.inventory.isolation, Not(Contains("memory limit")));
   EXPECT_THAT(machine.inventory.not_isolated, Contains(report.missing[0]));
   EXPECT_THAT(machine.inventory.not_isolated, Contains("cpu"));
+  EXPECT_THAT(words_of(machine), HasSubstr("A job may use up this machine's memory"));
 }
 
 }  // namespace
