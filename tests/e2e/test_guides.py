@@ -41,9 +41,12 @@ def write_text(folder):
 
 
 @pytest.fixture(scope="module")
-def four():
-    """A service of four nodes."""
+def four(tmp_path_factory):
+    """A service of four nodes with a text in S3, where ./quickstart leaves one."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    write_text(folder / "text")
     with running_service(nodes=4) as service:
+        type_in(folder, service, "muster mb s3://quickstart && muster cp -r text s3://quickstart/text")
         yield service
 
 
@@ -57,7 +60,6 @@ def scratch(four, tmp_path_factory):
         file = folder / f"examples/{example}.toml"
         assert full in file.read_text()
         file.write_text(file.read_text().replace(full, small))
-    write_text(folder / "text")
     return folder, type_in(folder, four, commands("pretrain-from-scratch.md", {"--sequence 256": "--sequence 64"}))
 
 
@@ -66,6 +68,19 @@ def test_pretrain_from_scratch(scratch):
     model, exported = losses(out)[-2:]
     assert abs(model - exported) < 0.01, out
     assert (folder / "hf/model.safetensors").exists()
+    curve = re.findall(r"^ +(\d+) +([0-9.]+) #+$", out, re.M)
+    assert [int(step) for step, _ in curve] == [1, 10], out
+    assert float(curve[0][1]) > float(curve[1][1]) > 0, out
+
+
+def test_training_alone(four, tmp_path):
+    out = type_in(tmp_path, four, commands("training.md", {"--vocab-size 4096": "--vocab-size 300",
+                                                           "train.steps=400": "train.steps=6",
+                                                           "--held-out 0.01": "--held-out 0.3"}))
+    assert "done step=6/6" in out and len(losses(out)) >= 2, out
+    assert list((tmp_path / "cut/held-out").glob("*.mts")) and list((tmp_path / "cut/train").glob("*.mts"))
+    wrote = [line for line in out.splitlines() if line.startswith("Wrote ")]
+    assert wrote and not any("//" in line for line in wrote), out
 
 
 def test_change_layout(four, scratch, tmp_path):

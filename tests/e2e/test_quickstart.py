@@ -76,7 +76,7 @@ def test_whole_path_and_next(data, tree):
     assert float(first) - float(last) > 2
     assert re.search(r"model +s3://quickstart/models/\S+/output/model\.tar\.gz", out)
     for phase in ("text", "tokenizer", "tokens", "training", "sample"):
-        assert re.search(rf"^  {phase} +[0-9.]+ s$", out, re.M), phase
+        assert re.search(rf"^  {phase} +(\d+ min )?[0-9.]+ s$", out, re.M), phase
     assert processes_of(data) == []
     lines, shown = type_next(out, tree, tree, os.environ)
     assert re.search(r"^algo-1  done step=40/40 ", shown, re.M), shown
