@@ -1,7 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <filesystem>
+#include <random>
 
 #include "base/crypto.h"
 #include "base/file.h"
@@ -206,6 +209,32 @@ TEST(Json, ErrorsSayWhere) {
   EXPECT_EQ(json::get_string(object, "a").value(), "x");
   EXPECT_THAT(json::get_int(object, "a").error().message, HasSubstr("a must be an integer, not \"x\""));
   EXPECT_THAT(json::get_int(object, "z").error().message, HasSubstr("z is missing"));
+}
+
+TEST(Json, NumbersAreTheNearestDoubles) {
+  const auto read = [](std::string_view text) { return json::parse(text).value().as_double(); };
+  EXPECT_EQ(read("0.1"), 0.1);
+  EXPECT_EQ(read("-2.5e-3"), -2.5e-3);
+  EXPECT_EQ(read("1E+22"), 1e22);
+  EXPECT_EQ(read(" 4.35 "), 4.35);
+  EXPECT_EQ(read("9007199254740993.0"), 9007199254740992.0);
+  EXPECT_EQ(read("1e-400"), 0);
+  EXPECT_TRUE(std::isinf(read("1e400")));
+  EXPECT_EQ(json::parse("-7").value().as_int64(), -7);
+  EXPECT_EQ(json::parse("18446744073709551615").value().as_uint64(), UINT64_MAX);
+  for (const char* text : {"1.", ".5", "1e", "+1.0", "0x1", "01.5", "nan", "1.5.2", "-"})
+    EXPECT_FALSE(json::parse(text)) << text;
+  const auto list = json::parse("[0.3,{\"a\":1.7e5},-0.7]").value();
+  EXPECT_EQ(json::dump(list), "[3E-1,{\"a\":1.7E5},-7E-1]");
+
+  const auto seed = static_cast<std::uint64_t>(std::random_device{}());
+  Rng rng(seed);
+  for (int i = 0; i < 100'000; ++i) {
+    const auto number = std::bit_cast<double>(rng.next());
+    if (!std::isfinite(number)) continue;
+    ASSERT_EQ(std::bit_cast<std::uint64_t>(read(json::dump(number))), std::bit_cast<std::uint64_t>(number))
+        << json::dump(number) << ", seed " << seed;
+  }
 }
 
 TEST(Sqlite, TransactionsRollBackUnlessCommitted) {

@@ -1,23 +1,66 @@
 #include "base/json.h"
 
+#include <boost/json/basic_parser_impl.hpp>
 #include <boost/json/src.hpp>
+#include <boost/json/value_stack.hpp>
+#include <charconv>
 
 namespace muster::json {
 
-Result<Value> parse(std::string_view text) {
-  boost::json::stream_parser parser;
-  boost::system::error_code error;
-  const auto used = parser.write_some(text.data(), text.size(), error);
-  if (!error) parser.finish(error);
-  if (!error && used < text.size() && text.find_first_not_of(" \t\r\n", used) != std::string_view::npos) {
-    return fail(ErrorCode::invalid_argument,
-                "malformed JSON: unexpected text after the value at byte " + std::to_string(used));
+namespace {
+
+// Builds the value as the parser goes, as Boost's own parser does, but for numbers with a fraction or an
+// exponent: of these Boost 1.81 makes some one bit off, here they are read from their text.
+struct ExactHandler {
+  static constexpr std::size_t max_object_size = Object::max_size();
+  static constexpr std::size_t max_array_size = Array::max_size();
+  static constexpr std::size_t max_key_size = boost::json::string::max_size();
+  static constexpr std::size_t max_string_size = boost::json::string::max_size();
+  using Text = boost::json::string_view;
+  using Code = boost::system::error_code;
+
+  boost::json::value_stack stack;
+
+  bool on_document_begin(Code&) { return true; }
+  bool on_document_end(Code&) { return true; }
+  bool on_object_begin(Code&) { return true; }
+  bool on_object_end(std::size_t members, Code&) { return stack.push_object(members), true; }
+  bool on_array_begin(Code&) { return true; }
+  bool on_array_end(std::size_t elements, Code&) { return stack.push_array(elements), true; }
+  bool on_key_part(Text part, std::size_t, Code&) { return stack.push_chars(part), true; }
+  bool on_key(Text last, std::size_t, Code&) { return stack.push_key(last), true; }
+  bool on_string_part(Text part, std::size_t, Code&) { return stack.push_chars(part), true; }
+  bool on_string(Text last, std::size_t, Code&) { return stack.push_string(last), true; }
+  bool on_number_part(Text, Code&) { return true; }  // only of a text that comes in pieces
+  bool on_int64(std::int64_t value, Text, Code&) { return stack.push_int64(value), true; }
+  bool on_uint64(std::uint64_t value, Text, Code&) { return stack.push_uint64(value), true; }
+  bool on_double(double near, Text text, Code&) {
+    double exact = near;  // stays, 0 or infinite, where it is out of range
+    std::from_chars(text.data(), text.data() + text.size(), exact);
+    return stack.push_double(exact), true;
   }
+  bool on_bool(bool value, Code&) { return stack.push_bool(value), true; }
+  bool on_null(Code&) { return stack.push_null(), true; }
+  bool on_comment_part(Text, Code&) { return true; }
+  bool on_comment(Text, Code&) { return true; }
+};
+
+}  // namespace
+
+Result<Value> parse(std::string_view text) {
+  boost::json::basic_parser<ExactHandler> parser{boost::json::parse_options{}};
+  parser.handler().stack.reset();
+  boost::system::error_code error;
+  const auto used = parser.write_some(false, text.data(), text.size(), error);
   if (error) {
     return fail(ErrorCode::invalid_argument,
                 "malformed JSON: " + error.message() + " near byte " + std::to_string(used));
   }
-  return parser.release();
+  if (used < text.size()) {
+    return fail(ErrorCode::invalid_argument,
+                "malformed JSON: unexpected text after the value at byte " + std::to_string(used));
+  }
+  return parser.handler().stack.release();
 }
 
 Result<Object> parse_object(std::string_view text) {
