@@ -220,6 +220,14 @@ Result<Config> resolve(const std::vector<Setting>& settings) {
       *size = 0;
       config.sources.erase(name);
     }
+    // Heads of the preset's width would not fit another stream or number of them.
+    const auto sets = [&](std::string_view key) {
+      return std::ranges::find(settings, key, &Setting::key) != settings.end();
+    };
+    if (sets("model.width") || sets("model.heads")) {
+      config.model.head_dim = 0;
+      config.sources.erase("model.head_dim");
+    }
   }
   for (const Setting& setting : settings) MUSTER_CHECK(apply(config, keys, setting));
   if (!config.preset.empty() && !config.pretrained.empty()) {
@@ -332,11 +340,11 @@ std::string explain(const Config& config) {
     for (const Key& key : keys) {
       if (section_of(key) != section) continue;
       const auto source = copy.sources.find(key.name);
-      const std::string range = key.choices.empty() ? "" : " (" + join(key.choices, ", ") + ")";
+      const std::string range = range_of(key);
       std::snprintf(line, sizeof line, "%-20s %-14s %-12s %-20s ", key.name.c_str(),
                     shown(value_of(key)).c_str(), std::string(to_string(key.key_class)).c_str(),
                     source == copy.sources.end() ? "default" : source->second.c_str());
-      out += line + key.help + range + "\n";
+      out += line + key.help + (range.empty() ? "" : " (" + range + ")") + "\n";
     }
   }
   return out;

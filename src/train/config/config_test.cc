@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
+#include <random>
 
 #include "base/file.h"
+#include "base/rng.h"
 #include "train/config/keys.h"
 
 namespace muster::train {
@@ -76,8 +79,19 @@ struct Refusal {
 const Refusal kRefusals[] = {
     {"train.stepss=3", "--set: unknown key train.stepss; did you mean train.steps?"},
     {"zzz=3", "--set: unknown key zzz All keys"},
-    {"train.steps=many", "--set: train.steps = \"many\": a whole number of at least 1 is needed"},
-    {"train.steps=0", "train.steps = 0: a whole number of at least 1"},
+    {"train.steps=many", "--set: train.steps = \"many\": a whole number from 1 to 1000000000000 is needed"},
+    {"train.steps=0",
+     "train.steps = 0: a whole number from 1 to 1000000000000 is needed; the default is 400"},
+    {"train.steps=99999999999999999999", "train.steps = 1e+20: a whole number from 1 to 1000000000000"},
+    {"train.sequence=2000000", "train.sequence = 2000000: a whole number from 1 to 1048576 is needed"},
+    {"train.seed=-1", "train.seed = -1: a whole number from 0 to 9007199254740991 is needed"},
+    {"train.seed=9007199254740992",
+     "train.seed = 9007199254740992: a whole number from 0 to 9007199254740991"},
+    {"run.threads=1025", "run.threads = 1025: a whole number from 0 to 1024 is needed; the default is 0"},
+    {"data.ignored_token=-100",
+     "data.ignored_token = -100: a whole number from -1 to 1048575 is needed; the default is -1"},
+    {"model.norm_eps=0", "model.norm_eps = 0: a number from 1e-30 to 1 is needed; the default is 1e-05"},
+    {"model.layers=0", "model.layers = 0: a whole number from 1 to 1024 is needed"},
     {"train.steps=1.5", "train.steps = 1.5: a whole number"},
     {"model.tied=1", "model.tied = 1: true or false"},
     {"optim.beta1=2", "optim.beta1 = 2: a number from 0 to 0.999999 is needed"},
@@ -101,6 +115,33 @@ TEST(Config, RefusesWithKeyValueAndWhatIsAllowed) {
     ASSERT_FALSE(config) << refusal.assignment;
     EXPECT_THAT(config.error().message, HasSubstr(refusal.says));
   }
+}
+
+TEST(Config, EveryNumberHasLimitsThatItsRefusalNames) {
+  Config config;
+  for (const Key& key : keys_of(config)) {
+    if (std::holds_alternative<bool*>(key.target) || std::holds_alternative<std::string*>(key.target))
+      continue;
+    ASSERT_TRUE(std::isfinite(key.minimum) && std::isfinite(key.maximum)) << key.name;
+    for (const double beyond : {key.minimum - 1, key.maximum * 2}) {
+      EXPECT_THAT(assign(key, text_of(Scalar(beyond))).error().message, HasSubstr(" from ")) << key.name;
+    }
+  }
+}
+
+// Heads of the preset's width do not fit another stream; a width of a head that is given stays.
+TEST(Config, AHeadOfAPresetFollowsItsWidthAndHeads) {
+  const auto head_dim = [](std::vector<std::string> assignments) -> std::int64_t {
+    assignments.insert(assignments.begin(), {"model.preset=llama-5m", "model.vocab=64"});
+    return validated(resolved(assignments).value().model).value().head_dim;
+  };
+  EXPECT_EQ(head_dim({}), 64);
+  EXPECT_EQ(head_dim({"model.layers=3"}), 64);
+  EXPECT_EQ(head_dim({"model.width=512"}), 128);
+  EXPECT_EQ(head_dim({"model.heads=8"}), 32);
+  EXPECT_EQ(head_dim({"model.width=512", "model.heads=16"}), 32);
+  EXPECT_EQ(head_dim({"model.head_dim=48", "model.width=512"}), 48);
+  EXPECT_EQ(resolved({"model.preset=llama-5m", "model.width=512"})->sources.count("model.head_dim"), 0U);
 }
 
 // A key refuses what the model would refuse.
@@ -293,12 +334,30 @@ TEST(Json, RoundTripKeepsEveryBit) {
   EXPECT_EQ(again->eps, config->eps);
 }
 
+// What a checkpoint stores is read back exactly, so a run that has not changed is let go on.
+TEST(Resume, AnyNumberIsTheSameAfterTheCheckpoint) {
+  const auto seed = static_cast<std::uint64_t>(std::random_device{}());
+  Rng rng(seed);
+  for (int i = 0; i < 1'000; ++i) {
+    Config config = *resolve({});
+    config.lr = std::exp(-20 * rng.uniform());
+    config.min_lr = config.lr * rng.uniform();
+    config.clip = 1e6 * rng.uniform();
+    config.model.norm_eps = std::exp(-69 * rng.uniform());
+    const auto stored = json::parse_object(json::dump(to_json(config)));
+    ASSERT_TRUE(stored) << stored.error().message;
+    const auto same = check_resume(*stored, config, {});
+    ASSERT_TRUE(same) << same.error().message << ", seed " << seed;
+  }
+}
+
 TEST(Explain, ShowsEveryKeyWithSourceAndClass) {
   const auto config = resolved({"train.steps=77"});
   const std::string text = explain(*config);
   EXPECT_THAT(text, testing::ContainsRegex("train.steps +77 +trajectory +--set +Optimizer steps"));
   EXPECT_THAT(text, testing::ContainsRegex("model.layers +[0-9]+ +identity +preset quickstart"));
   EXPECT_THAT(text, HasSubstr("(auto, required, latest-valid)"));
+  EXPECT_THAT(text, HasSubstr("Seed of weights and data order (0 to 9007199254740991)\n"));
   Config copy = *config;
   std::set<std::string> names;
   for (const Key& key : keys_of(copy)) {

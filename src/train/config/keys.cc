@@ -11,6 +11,9 @@ namespace muster::train {
 namespace {
 
 constexpr double kMany = 1e12;
+constexpr double kSeedMost = 9007199254740991;  // 2^53 - 1: every reader of JSON keeps it exact
+constexpr double kLongest = 1 << 20;            // of model.max_sequence, too
+constexpr double kLastToken = (1 << 20) - 1;    // of the largest vocabulary
 
 // Beyond these fp32 rounds a beta to 1, or epsilon to 0, and the first update makes weights that are no
 // numbers.
@@ -39,25 +42,38 @@ Scalar scalar_of(const std::string& quoted) {
   return text;
 }
 
+bool is_whole(const Key& key) {
+  return std::holds_alternative<std::int64_t*>(key.target) || std::holds_alternative<int*>(key.target);
+}
+
+// What a key has that no layer sets, as text; empty: that is no value which could be given.
+std::string default_of(const Key& key) {
+  Config plain;
+  const auto keys = keys_of(plain);
+  const Key& same = *std::ranges::find(keys, key.name, &Key::name);
+  const Scalar value = value_of(same);
+  if (std::holds_alternative<std::string>(value)) return "";
+  const bool low = is_whole(same) && static_cast<double>(std::get<std::int64_t>(value)) < same.minimum;
+  return low ? "" : text_of(value);
+}
+
+// "a number from 1e-30 to 1 is needed; the default is 1e-05".
 std::string wanted(const Key& key) {
-  std::string what =
-      std::holds_alternative<std::int64_t*>(key.target) || std::holds_alternative<int*>(key.target)
-          ? "a whole number"
-      : std::holds_alternative<double*>(key.target) ? "a number"
-      : std::holds_alternative<bool*>(key.target)   ? "true or false"
-                                                    : "a string";
-  if (!key.choices.empty()) what = "one of " + join(key.choices, ", ");
-  const auto bound = [](double value) { return text_of(Scalar(value)); };
-  if (std::isfinite(key.minimum) && key.maximum < kMany) {
-    what += " from " + bound(key.minimum) + " to " + bound(key.maximum);
-  } else if (std::isfinite(key.minimum)) {
-    what += " of at least " + bound(key.minimum);
+  std::string what = is_whole(key)                                 ? "a whole number"
+                     : std::holds_alternative<double*>(key.target) ? "a number"
+                     : std::holds_alternative<bool*>(key.target)   ? "true or false"
+                                                                   : "a string";
+  if (!key.choices.empty()) {
+    what = "one of " + range_of(key);
+  } else if (const std::string range = range_of(key); !range.empty()) {
+    what += " from " + range;
   }
-  return what;
+  const std::string usual = default_of(key);
+  return what + " is needed" + (usual.empty() ? "" : "; the default is " + usual);
 }
 
 tl::unexpected<Error> refused(const Key& key, const std::string& value) {
-  return fail(ErrorCode::invalid_argument, key.name + " = " + value + ": " + wanted(key) + " is needed");
+  return fail(ErrorCode::invalid_argument, key.name + " = " + value + ": " + wanted(key));
 }
 
 Result<void> assign_scalar(const Key& key, const Scalar& value) {
@@ -137,7 +153,9 @@ std::vector<Key> keys_of(Config& c) {
       {"model.width", identity, "Width of the residual stream", &m.width},
       {"model.heads", identity, "Query heads", &m.heads},
       {"model.kv_heads", identity, "Key and value heads; divides model.heads", &m.kv_heads},
-      {"model.head_dim", identity, "Width of a head; 0: width / heads", &m.head_dim},
+      {"model.head_dim", identity,
+       "Width of a head; 0: width / heads, which is what a preset's becomes where one of these is set",
+       &m.head_dim},
       {"model.ffn", identity, "Inner width of the SwiGLU block", &m.ffn},
       {"model.rope_theta", identity, "Base of the rotary position frequencies", &m.rope_theta},
       {"model.rope_scaling",
@@ -170,11 +188,11 @@ std::vector<Key> keys_of(Config& c) {
       {"data.document_mask", identity, "Attention stays inside documents, and positions restart in each",
        &c.document_mask},
       {"data.ignored_token", identity, "Targets with this id (padding) take no part in the loss; -1: none",
-       &c.ignored_token, -1, kMany},
+       &c.ignored_token, -1, kLastToken},
       {"train.steps", trajectory, "Optimizer steps in all", &c.steps, 1, kMany},
       {"train.batch", trajectory, "Windows a step, over all ranks", &c.batch, 1, 1e9},
       {"train.micro_batch", trajectory, "Windows a forward pass on one rank", &c.micro_batch, 1, 1e6},
-      {"train.sequence", identity, "Tokens of a window", &c.sequence, 1, 1e7},
+      {"train.sequence", identity, "Tokens of a window", &c.sequence, 1, kLongest},
       {"train.precision",
        trajectory,
        "What parameters and activations are computed in; bf16: with fp32 master weights, gradients and loss",
@@ -189,7 +207,7 @@ std::vector<Key> keys_of(Config& c) {
        -INFINITY,
        INFINITY,
        {"none", "selective", "full"}},
-      {"train.seed", identity, "Seed of weights and data order", &c.seed, 0, kMany},
+      {"train.seed", identity, "Seed of weights and data order", &c.seed, 0, kSeedMost},
       {"optim.lr", trajectory, "Learning rate after the warm-up, then down by a cosine", &c.lr, 0, 100},
       {"optim.min_lr", trajectory, "Learning rate at the end; equal to optim.lr: constant", &c.min_lr, 0,
        100},
@@ -265,6 +283,15 @@ Result<void> assign(const Key& key, const std::variant<std::string, Scalar>& val
   // A path may look like a number: a string key takes the text as it is.
   if (std::holds_alternative<std::string*>(key.target)) return assign_scalar(key, Scalar(unquoted(text)));
   return assign_scalar(key, scalar_of(text));
+}
+
+std::string range_of(const Key& key) {
+  if (!key.choices.empty()) return join(key.choices, ", ");
+  if (!std::isfinite(key.minimum)) return "";
+  const auto bound = [&](double value) {
+    return text_of(is_whole(key) ? Scalar(static_cast<std::int64_t>(value)) : Scalar(value));
+  };
+  return bound(key.minimum) + " to " + bound(key.maximum);
 }
 
 Scalar value_of(const Key& key) {

@@ -22,6 +22,8 @@ std::vector<Key> keys_of(Config& config);
 
 // Sets the key's member; the error names key, value, what is allowed.
 Result<void> assign(const Key& key, const std::variant<std::string, Scalar>& value);
+// What it may be: "1 to 1024", "fp32, bf16"; empty: any string, true or false. Every number has limits.
+std::string range_of(const Key& key);
 Scalar value_of(const Key& key);
 std::string text_of(const Scalar& value);
 
