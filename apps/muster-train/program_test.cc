@@ -592,9 +592,16 @@ TEST(CommandLine, BadArgumentsAndHelp) {
   const auto nothing = finish(start({"train", "--job-root", "/nonexistent"}));
   EXPECT_EQ(nothing.code, 2);
   EXPECT_THAT(nothing.err, HasSubstr("data.train is not set"));
+  // What only the ranks find out is shown once, too.
+  const auto absent = finish(start({"--nproc", "3", "--job-root", "/nonexistent", "--set",
+                                    "data.train=/no/such", "--set", "train.batch=12"}));
+  EXPECT_EQ(absent.code, 1);
+  EXPECT_THAT(absent.err,
+              ContainsRegex("^(\\[rank [12]\\] )?muster-train: rank [0-2]: tokens of /no/such: [^\n]*\n"
+                            "rank [0-2] ended with exit code 1\n$"));
   const auto uneven = finish(start({"--nproc", "3", "--job-root", "/nonexistent", "--set", "data.train=x"}));
   EXPECT_EQ(uneven.code, 2);
-  EXPECT_THAT(uneven.err, HasSubstr("times 3 ranks; the nearest is"));
+  EXPECT_THAT(uneven.err, HasSubstr("multiple of 12; 12 and 24 are the nearest"));
   const auto explained =
       finish(start({"config", "--explain", "--set", "train.steps=7", "--job-root", "/nonexistent"}));
   EXPECT_EQ(explained.code, 0);

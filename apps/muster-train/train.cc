@@ -61,6 +61,10 @@ Result<void> check_before_start(const Config& config, const NodePlace& place) {
   // What is wrong with the files, a rank says, which may be on another node.
   if (!tokens && tokens.error().code == ErrorCode::invalid_argument) return tl::unexpected(tokens.error());
   Config sized = config;
+  if (tokens) {
+    MUSTER_CHECK(Loader::create(**tokens, static_cast<std::uint64_t>(config.sequence),
+                                static_cast<std::uint64_t>(config.seed), config.ignored_token));
+  }
   if (sized.model.vocab == 0) sized.model.vocab = tokens ? (*tokens)->vocab_size() : 1 << 20;
   MUSTER_TRY(sized.model, validated(sized.model));
   MUSTER_CHECK(run_layout(sized, place.nodes * place.ranks));

@@ -116,11 +116,16 @@ Result<ResourceFile> read_resources(std::string_view text) {
   return file;
 }
 
+// So many that numbers of ranks do not overflow.
+constexpr int kRanksMost = 1024;  // on a node; of run.nproc, too
+constexpr int kNodesMost = 1 << 16;
+
 // With one process on the node (LOCAL_WORLD_SIZE 1) --nproc is free to start more ranks there.
 Result<int> ranks_per_node(const LaunchFlags& flags, const LauncherSet& set) {
-  if (flags.nproc && *flags.nproc < 1) {
-    return fail(ErrorCode::invalid_argument,
-                "--nproc " + std::to_string(*flags.nproc) + ": at least 1 is needed");
+  if (flags.nproc && (*flags.nproc < 1 || *flags.nproc > kRanksMost)) {
+    return fail(ErrorCode::invalid_argument, "--nproc " + std::to_string(*flags.nproc) +
+                                                 ": a number from 1 to " + std::to_string(kRanksMost) +
+                                                 " is needed, as many as the node has devices for");
   }
   const int started = set.node ? set.local_world.value_or(1) : 1;
   Fact<int> ranks("ranks on a node");
@@ -216,6 +221,10 @@ Result<NodePlace> node_place(const LaunchFlags& flags, const LauncherSet& set,
   NodePlace node{
       .node = index.value().value_or(0), .nodes = nodes.value().value_or(1), .address = file.current};
   MUSTER_TRY(node.ranks, ranks_per_node(flags, set));
+  if (node.nodes > kNodesMost) {
+    return fail(ErrorCode::invalid_argument, std::to_string(node.nodes) + " nodes (" + nodes.source() +
+                                                 "): at most " + std::to_string(kNodesMost) + " can be");
+  }
   if (node.nodes < 1 || node.node < 0 || node.node >= node.nodes) {
     return fail(ErrorCode::invalid_argument, "node " + std::to_string(node.node) + " of " +
                                                  std::to_string(node.nodes) + " (" + nodes.source() +

@@ -123,10 +123,22 @@ TEST(Mixture, BatchesAreMixed) {
 }
 
 TEST(Mixture, RefusesWeightsThatGiveNothing) {
-  EXPECT_THAT(Mixture::create({1, 0}, 1).error().message, testing::HasSubstr("weights are above 0"));
-  EXPECT_FALSE(Mixture::create({1, -1}, 1));
+  EXPECT_EQ(
+      Mixture::create({1, 0}, 1).error().message,
+      "weight 2 of the mixture is 0: a number from 1e-15 to 1e+15 is needed; only the ratios of weights "
+      "count");
+  for (const double beyond : {-1.0, 1e308, 1e-300, double(INFINITY), std::nan("")})
+    EXPECT_THAT(Mixture::create({beyond, beyond}, 1).error().message, testing::HasSubstr("weight 1 of "))
+        << beyond;
   EXPECT_FALSE(Mixture::create({}, 1));
-  EXPECT_THAT(Mixture::create({1, 1e-9}, 1).error().message, testing::HasSubstr("one sample in 65536"));
+  EXPECT_THAT(
+      Mixture::create({1, 1e-9}, 1).error().message,
+      testing::HasSubstr("weight 2 of the mixture, 1e-09 of 1 in all, is less than one sample in 65536"));
+  for (const double limit : {Mixture::kWeightLeast, Mixture::kWeightMost}) {
+    const auto mixture = Mixture::create(std::vector<double>(1000, limit), 1);
+    ASSERT_TRUE(mixture) << mixture.error().message;
+    EXPECT_NEAR(static_cast<double>(mixture->share(0)), 65.5, 1);
+  }
 }
 
 TEST(Loader, AMixtureDrawsWholeWindowsByWeight) {
@@ -158,6 +170,17 @@ TEST(Loader, AMixtureDrawsWholeWindowsByWeight) {
   EXPECT_TRUE(std::equal(one.tokens.begin(), one.tokens.end(), out.tokens.begin() + 1234 * 4));
   stream.set_parts({{0, 101, 1, "a"}, {101, 4, 3, "corpus/b"}});
   EXPECT_THAT(Loader::create(stream, 4, 9).error().message, testing::HasSubstr("corpus/b has 4 tokens"));
+}
+
+// A token that the data cannot have would never be ignored.
+TEST(Loader, RefusesToIgnoreWhatIsNoToken) {
+  const MemoryStream stream(std::vector<std::int64_t>(21), 1000);
+  EXPECT_TRUE(Loader::create(stream, 5, 1, 999));
+  EXPECT_TRUE(Loader::create(stream, 5, 1, -1));
+  EXPECT_EQ(
+      Loader::create(stream, 5, 1, 1000).error().message,
+      "data.ignored_token = 1000 is no token of the data, whose vocabulary has 1000 (ids 0 to 999); give "
+      "the id of its padding, or -1 for none");
 }
 
 TEST(Loader, SaysWhereDocumentsBegin) {
@@ -238,20 +261,25 @@ TEST(Data, OneWithAnotherDigestIsAnother) {
   }
 }
 
-// Ranks with one micro-batch each see what one rank sees in as many micro-batches.
 TEST(OpenTokens, RefusesWeightsThatDoNotFitTheFolders) {
   const auto message = [](const char* folders, const char* weights) {
     const auto stream = open_tokens(folders, weights);
     return stream ? std::string("opened") : stream.error().message;
   };
   EXPECT_THAT(message("a, b", "1"), testing::HasSubstr("data.mixture has 1 weights, data.train 2 folders"));
-  EXPECT_THAT(message("a,b", "1, 0"), testing::HasSubstr("weight \" 0\" is not a number above 0"));
+  EXPECT_THAT(message("a,b", "1, 0"),
+              testing::HasSubstr("data.mixture = 1, 0: weight 2 is \"0\"; a number from 1e-15 to 1e+15 is "
+                                 "needed; only the ratios of weights count"));
+  for (const std::string weight : {"1e308", "inf", "nan", "1e-300", "-1", "x", ""})
+    EXPECT_THAT(message("a,b", (weight + ",1").c_str()),
+                testing::HasSubstr("weight 1 is \"" + weight + "\"; a number"));
   EXPECT_THAT(message("/no/a,/no/b", ""), testing::HasSubstr("tokens of /no/a"));
   EXPECT_THAT(message("a,,b", ""), testing::HasSubstr("data.train = a,,b: name 2 of 3 is empty"));
   EXPECT_THAT(message("a,", "1,2"), testing::HasSubstr("name 2 of 2 is empty"));
   EXPECT_THAT(message(" ", ""), testing::HasSubstr("data.train is not set: give --set data.train=FOLDER"));
 }
 
+// Ranks with one micro-batch each see what one rank sees in as many micro-batches.
 TEST(SplitBatch, PartsTileTheBatchInOrder) {
   const auto whole = split_batch(12, 2, 1, 0);
   ASSERT_TRUE(whole);
@@ -268,10 +296,19 @@ TEST(SplitBatch, PartsTileTheBatchInOrder) {
 }
 
 TEST(SplitBatch, RefusesWhatDoesNotDivide) {
-  const auto share = split_batch(10, 2, 3, 0);
-  ASSERT_FALSE(share);
-  EXPECT_EQ(share.error().message,
-            "train.batch = 10 is not a multiple of train.micro_batch = 2 times 3 ranks; the nearest is 12");
+  EXPECT_EQ(
+      split_batch(10, 2, 3, 0).error().message,
+      "train.batch = 10: each of the 3 ranks that share it takes whole micro-batches of "
+      "train.micro_batch = 2 windows, so it must be a multiple of 6; 6 and 12 are the nearest, or change "
+      "train.micro_batch");
+  EXPECT_THAT(split_batch(10, 1, 13, 0).error().message,
+              testing::HasSubstr("so it must be a multiple of 13; 13 is the least"));
+  EXPECT_TRUE(split_batch(1 << 18, 2, 2, 1));
+  EXPECT_THAT(
+      split_batch(1 << 19, 2, 2, 1).error().message,
+      testing::HasSubstr("is 131072 micro-batches of train.micro_batch = 2 on each rank; at most 65536"));
+  EXPECT_THAT(split_batch(7, 2, 1, 0).error().message,
+              testing::HasSubstr("1 rank takes whole micro-batches of train.micro_batch = 2"));
 }
 
 }  // namespace

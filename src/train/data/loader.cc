@@ -179,17 +179,26 @@ Result<std::unique_ptr<TokenStream>> open_tokens(const std::string& folders, con
     }
     list.push_back({.folder = std::string(trim(names[i])), .weight = {}});
     if (given.empty()) continue;
-    list.back().weight = parse_double(trim(given[i]));
-    if (!list.back().weight || !(*list.back().weight > 0)) {
+    const auto weight = parse_double(trim(given[i]));
+    if (!weight || !Mixture::can_weigh(*weight)) {
       return fail(ErrorCode::invalid_argument,
-                  "data.mixture: weight \"" + std::string(given[i]) + "\" is not a number above 0");
+                  "data.mixture = " + weights + ": weight " + std::to_string(i + 1) + " is \"" +
+                      std::string(trim(given[i])) + "\"; " + Mixture::wanted_weight());
     }
+    list.back().weight = weight;
   }
   return mixture_stream(list);
 }
 
 Result<Loader> Loader::create(const TokenStream& stream, std::uint64_t sequence, std::uint64_t seed,
                               std::int64_t ignored_token) {
+  if (ignored_token >= stream.vocab_size()) {
+    return fail(ErrorCode::invalid_argument, "data.ignored_token = " + std::to_string(ignored_token) +
+                                                 " is no token of the data, whose vocabulary has " +
+                                                 std::to_string(stream.vocab_size()) + " (ids 0 to " +
+                                                 std::to_string(stream.vocab_size() - 1) +
+                                                 "); give the id of its padding, or -1 for none");
+  }
   Loader loader(stream, sequence, ignored_token);
   std::vector<double> weights;
   for (const auto& part : stream.parts()) {
@@ -276,14 +285,27 @@ Result<std::uint64_t> Loader::target_bytes(std::uint64_t window) const {
 Result<BatchPart> split_batch(std::uint64_t batch, std::uint64_t micro, int parts, int part) {
   const std::uint64_t unit = micro * static_cast<std::uint64_t>(parts);
   if (batch % unit != 0 || batch == 0) {
-    const std::uint64_t nearest = std::max<std::uint64_t>(1, (batch + unit / 2) / unit) * unit;
-    return fail(ErrorCode::invalid_argument,
-                "train.batch = " + std::to_string(batch) +
-                    " is not a multiple of train.micro_batch = " + std::to_string(micro) + " times " +
-                    std::to_string(parts) + " ranks; the nearest is " + std::to_string(nearest));
+    const std::uint64_t above = (batch / unit + 1) * unit, below = above - unit;
+    const std::string ranks =
+        parts == 1 ? "1 rank takes" : "each of the " + std::to_string(parts) + " ranks that share it takes";
+    return fail(
+        ErrorCode::invalid_argument,
+        "train.batch = " + std::to_string(batch) + ": " + ranks +
+            " whole micro-batches of train.micro_batch = " + std::to_string(micro) +
+            " windows, so it must be a multiple of " + std::to_string(unit) +
+            (below > 0 ? "; " + std::to_string(below) + " and " + std::to_string(above) + " are the nearest"
+                       : "; " + std::to_string(above) + " is the least") +
+            (micro > 1 ? ", or change train.micro_batch" : ""));
   }
-  const std::uint64_t share = batch / static_cast<std::uint64_t>(parts);
-  return BatchPart{.first = share * static_cast<std::uint64_t>(part), .micro = micro, .count = share / micro};
+  const std::uint64_t count = batch / unit;
+  if (count > kMicroBatchesMost) {
+    return fail(ErrorCode::invalid_argument,
+                "train.batch = " + std::to_string(batch) + " is " + std::to_string(count) +
+                    " micro-batches of train.micro_batch = " + std::to_string(micro) +
+                    " on each rank; at most " + std::to_string(kMicroBatchesMost) +
+                    " can be: lower it, or raise train.micro_batch or the number of ranks");
+  }
+  return BatchPart{.first = count * micro * static_cast<std::uint64_t>(part), .micro = micro, .count = count};
 }
 
 }  // namespace muster::train

@@ -68,7 +68,7 @@ Result<std::unique_ptr<TokenStream>> mixture_stream(const std::vector<WeightedFo
 
 // data.train and data.mixture: folders with commas between, and their weights likewise; no weights: as many
 // as the tokens they have. invalid_argument: there is no folder, an empty name among them, not as many
-// weights as folders, or one that is not above 0.
+// weights as folders, or one that is not within Mixture's limits.
 Result<std::unique_ptr<TokenStream>> open_tokens(const std::string& folders, const std::string& weights);
 
 struct Samples {
@@ -81,8 +81,8 @@ struct Samples {
 class Loader {
  public:
   // Targets equal to `ignored_token` (padding) take no part in the loss: they become -1; -1: none do.
-  // invalid_argument: the stream, or a part of it, is shorter than one window. `stream` must outlive the
-  // loader.
+  // invalid_argument: the stream, or a part of it, is shorter than one window; ignored_token is not in its
+  // vocabulary; a part's weight is beyond the limits of a Mixture. `stream` must outlive the loader.
   static Result<Loader> create(const TokenStream& stream, std::uint64_t sequence, std::uint64_t seed,
                                std::int64_t ignored_token = -1);
 
@@ -119,7 +119,9 @@ struct BatchPart {
   std::uint64_t micro = 0;
   std::uint64_t count = 0;  // of micro-batches
 };
-// invalid_argument unless batch is a multiple of parts * micro; the message gives the nearest that is.
+inline constexpr std::uint64_t kMicroBatchesMost = 1 << 16;  // on a rank, which holds the tokens of all
+// invalid_argument unless batch is a multiple of parts * micro, of which the message gives those below and
+// above, and at most kMicroBatchesMost times that.
 Result<BatchPart> split_batch(std::uint64_t batch, std::uint64_t micro, int parts, int part);
 
 }  // namespace muster::train

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdio>
 #include <numeric>
 #include <string>
 
@@ -38,15 +39,31 @@ std::uint64_t Permutation::operator()(std::uint64_t i) const {
   return i;
 }
 
+namespace {
+
+std::string short_text(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", number);
+  return text;
+}
+
+}  // namespace
+
+std::string Mixture::wanted_weight() {
+  return "a number from " + short_text(kWeightLeast) + " to " + short_text(kWeightMost) +
+         " is needed; only the ratios of weights count";
+}
+
 Result<Mixture> Mixture::create(const std::vector<double>& weights, std::uint64_t seed) {
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (can_weigh(weights[i])) continue;
+    return fail(ErrorCode::invalid_argument, "weight " + std::to_string(i + 1) + " of the mixture is " +
+                                                 short_text(weights[i]) + ": " + wanted_weight());
+  }
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<std::uint64_t> shares;
   std::vector<std::pair<double, std::size_t>> remainders;  // negative, so that the largest sorts first
   for (const double weight : weights) {
-    if (!(weight > 0) || !std::isfinite(sum)) {
-      return fail(ErrorCode::invalid_argument,
-                  "a weight of " + std::to_string(weight) + " in a mixture: weights are above 0");
-    }
     const double exact = weight / sum * static_cast<double>(kBlock);
     shares.push_back(static_cast<std::uint64_t>(exact));
     remainders.emplace_back(std::floor(exact) - exact, remainders.size());
@@ -59,9 +76,9 @@ Result<Mixture> Mixture::create(const std::vector<double>& weights, std::uint64_
   for (std::size_t i = 0; i < shares.size(); ++i) {
     if (shares[i] == 0) {
       return fail(ErrorCode::invalid_argument,
-                  "a weight of " + std::to_string(weights[i]) + " of " + std::to_string(sum) +
-                      " in a mixture is less than one sample in " + std::to_string(kBlock) +
-                      ": leave the source out or raise it");
+                  "weight " + std::to_string(i + 1) + " of the mixture, " + short_text(weights[i]) + " of " +
+                      short_text(sum) + " in all, is less than one sample in " + std::to_string(kBlock) +
+                      ": raise it, or leave out what it is for");
     }
     first.push_back(first.back() + shares[i]);
   }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -49,7 +50,13 @@ class Mixture {
  public:
   static constexpr std::uint64_t kBlock = 65'536;
 
-  // Weights need not add up to 1. invalid_argument: one is not positive, or its share is below one in kBlock.
+  // Only their ratios count, so these limits leave room for any; no sum of weights overflows.
+  static constexpr double kWeightLeast = 1e-15, kWeightMost = 1e15;
+  static bool can_weigh(double weight) { return weight >= kWeightLeast && weight <= kWeightMost; }  // no NaN
+  static std::string wanted_weight();  // these limits, for messages
+
+  // Weights need not add up to 1. invalid_argument: one is not within the limits, or its share is below one
+  // in kBlock; the message names its place among them.
   static Result<Mixture> create(const std::vector<double>& weights, std::uint64_t seed);
 
   struct Draw {

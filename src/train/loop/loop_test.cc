@@ -426,11 +426,29 @@ TEST(Faults, WhatIsNeededAtTheEndIsLookedAtBeforeTheFirstStep) {
   }
 }
 
+// Nothing but padding.
+TEST(Run, AStepWithoutTargetsTellsNoLoss) {
+  const MemoryStream data(std::vector<std::int64_t>(4000), 64);
+  for (const Trace& trace : run_ranks(3, [&](int) {
+         return RunOptions{.config = tiny({"data.ignored_token=0", "train.steps=3", "log.every=1"}),
+                           .train = &data,
+                           .validation = &data,
+                           .steps_only = false};
+       })) {
+    EXPECT_EQ(trace.error, "");
+    if (trace.lines.empty()) continue;
+    EXPECT_THAT(trace.lines, testing::Contains(HasSubstr("step=2/3 loss=none grad_norm=none lr=")));
+    EXPECT_THAT(trace.lines, testing::Contains(HasSubstr("notice: step 2: no target of the batch counts")));
+    EXPECT_THAT(trace.lines, testing::Contains(HasSubstr("eval step=3 split=held-out loss=none ")));
+    EXPECT_EQ(trace.lines.back(), "done step=3/3");
+  }
+}
+
 TEST(Faults, ABatchThatDoesNotDivide) {
   const auto data = tokens();
   EXPECT_THAT(
       run_alone({.config = tiny({"train.batch=7"}), .train = &data}).error,
-      HasSubstr("train.batch = 7 is not a multiple of train.micro_batch = 2 times 1 ranks; the nearest is"));
+      HasSubstr("train.batch = 7: 1 rank takes whole micro-batches of train.micro_batch = 2 windows"));
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ Result<Mesh> Mesh::create(int world, MeshShape shape) {
   }
   auto& replica = extents[static_cast<std::size_t>(Axis::replica)];
   if (replica == 0) replica = static_cast<int>(std::max(1LL, world / of_one));
-  if (of_one * replica != world) {
+  if (of_one > world || of_one * replica != world) {
     const std::string fits = world % of_one == 0
                                  ? "mesh.replica = " + std::to_string(world / of_one) + " would fit"
                                  : std::to_string(of_one) +
@@ -63,9 +63,11 @@ Result<Mesh> Mesh::create(int world, MeshShape shape) {
                                        "multiple of that, or mesh.pp x mesh.shard x mesh.tp a "
                                        "divisor of them: " +
                                        divisors(world);
-    return fail(ErrorCode::invalid_argument, "the mesh has " + std::to_string(of_one * replica) +
-                                                 " places, the world " + std::to_string(world) + " ranks; " +
-                                                 fits);
+    // The product of all four may be beyond any integer.
+    const std::string places = of_one > world ? "one replica has " + std::to_string(of_one)
+                                              : "the mesh has " + std::to_string(of_one * replica);
+    return fail(ErrorCode::invalid_argument,
+                places + " places, the world " + std::to_string(world) + " ranks; " + fits);
   }
   return Mesh(extents);
 }

@@ -200,7 +200,8 @@ Result<ModelConfig> validated(ModelConfig config) {
                                                  "; it must divide model.heads, which is " +
                                                  std::to_string(config.heads));
   }
-  if (config.head_dim == 0) {
+  const bool derived = config.head_dim == 0;
+  if (derived) {
     if (config.width % config.heads != 0) {
       return fail(ErrorCode::invalid_argument,
                   "model.width " + std::to_string(config.width) + " is not a multiple of model.heads " +
@@ -210,8 +211,12 @@ Result<ModelConfig> validated(ModelConfig config) {
     MUSTER_CHECK(check_limit(config, *std::ranges::find(kLimits, "head_dim", &ModelLimit::key)));
   }
   if (config.head_dim % 2 != 0) {
-    return fail(ErrorCode::invalid_argument, "model.head_dim is " + std::to_string(config.head_dim) +
-                                                 "; it must be even (rotary embedding turns pairs)");
+    return fail(ErrorCode::invalid_argument,
+                "model.head_dim is " + std::to_string(config.head_dim) +
+                    (derived ? ", model.width " + std::to_string(config.width) + " / model.heads " +
+                                   std::to_string(config.heads)
+                             : "") +
+                    "; it must be even (rotary embedding turns pairs)");
   }
   MUSTER_CHECK(check_rope_scaling(config));
   return config;

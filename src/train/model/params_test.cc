@@ -277,6 +277,7 @@ TEST(Config, RefusalsNameKeyValueAndRemedy) {
       {[](ModelConfig& c) { c.layers = -3; }, "model.layers is -3; it must be from 1 to 1024"},
       {[](ModelConfig& c) { c.kv_heads = 3; }, "model.kv_heads is 3; it must divide model.heads, which is 4"},
       {[](ModelConfig& c) { c.head_dim = 7; }, "model.head_dim is 7; it must be even"},
+      {[](ModelConfig& c) { c.head_dim = 0, c.width = 7 * c.heads; }, "model.head_dim is 7, model.width "},
       {[](ModelConfig& c) {
          c.head_dim = 0;
          c.width = 30;

@@ -133,6 +133,7 @@ MemoryPlan memory_of(const Config& config, const RunLayout& layout, const Part& 
     product = std::max(product, t.left * tokens);
   }
   m.work += b.wide * product;
+  m.work += 2.0 * sizeof(std::int64_t) * tokens * micros;  // ids and targets of the whole step
   if (p.last) m.work += std::min(kLogitBytes, logits) + b.narrow * 2 * w * tokens;
   const double of_units = shards > 1 ? spread(shards) * b.wide * std::max(p.layer, p.embedding) : 0;
   const double of_gradients =
@@ -223,7 +224,7 @@ Result<std::vector<Range>> stage_layers(const Config& config, int stages) {
   bool valid = true;
   for (const auto& part : split(config.stage_layers, ',')) {
     const auto count = parse_int(trim(part));
-    valid = valid && count && *count >= 1;
+    valid = valid && count && *count >= 1 && *count <= model.layers - end;
     if (!valid) break;
     ranges.push_back({end, end + *count});
     end += *count;

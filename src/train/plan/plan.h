@@ -35,7 +35,7 @@ struct MemoryPlan {
   double gradients = 0;    // likewise
   double optimizer = 0;    // moments, and master weights
   double activations = 0;  // of all micro-batches in flight
-  double work = 0;         // of one block at a time, and the logits
+  double work = 0;         // of one block at a time, the logits, the tokens of the step
   double messages = 0;     // room for the largest sum over ranks
   double save = 0;         // the copy that is written in the background
   double total() const { return parameters + gradients + optimizer + activations + work + messages + save; }
