@@ -65,9 +65,8 @@ Result<void> eval(const EvalArguments& arguments) {
                                            .document_mask = folder.config().document_mask,
                                            .go_on = show_passes((windows + rows - 1) / rows)},
                                           alone));
-  std::printf("eval step=%lld split=%s loss=%.4f bits_per_byte=%.4f tokens=%lld bytes=%llu\n",
-              static_cast<long long>(folder.step()), arguments.data.c_str(), e.loss, e.bits_per_byte,
-              static_cast<long long>(e.tokens), static_cast<unsigned long long>(e.bytes));
+  std::printf("eval step=%lld split=%s %s\n", static_cast<long long>(folder.step()), arguments.data.c_str(),
+              to_text(e).c_str());
   return {};
 }
 

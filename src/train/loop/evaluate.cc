@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numbers>
 
+#include "train/loop/formatted.h"
+
 namespace muster::train {
 
 Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, const EvaluationOptions& options,
@@ -56,6 +58,12 @@ Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, const Eval
   out.loss = sum / static_cast<double>(std::max<std::int64_t>(1, out.tokens));
   out.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(std::max<std::uint64_t>(1, out.bytes));
   return out;
+}
+
+std::string to_text(const Evaluation& e) {
+  return "loss=" + (e.tokens > 0 ? formatted("%.4f", e.loss) : "none") +
+         " bits_per_byte=" + (e.bytes > 0 ? formatted("%.4f", e.bits_per_byte) : "none") +
+         " tokens=" + std::to_string(e.tokens) + " bytes=" + std::to_string(e.bytes);
 }
 
 }  // namespace muster::train

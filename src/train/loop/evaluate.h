@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "train/comm/comm.h"
 #include "train/data/loader.h"
@@ -11,12 +12,15 @@
 namespace muster::train {
 
 struct Evaluation {
-  double loss = 0;           // nats a token
-  double bits_per_byte = 0;  // of the text that the tokens stand for
+  double loss = 0;           // nats a token; 0 without tokens
+  double bits_per_byte = 0;  // of the text that the tokens stand for; 0 without bytes
   std::uint64_t windows = 0;
   std::int64_t tokens = 0;
   std::uint64_t bytes = 0;
 };
+
+// "loss=3.4120 bits_per_byte=1.2000 tokens=16384 bytes=65432"; "none" of what there is no mean of.
+std::string to_text(const Evaluation& evaluation);
 
 // Which of the windows this rank computes, and whether it is the one of the ranks that compute the same
 // windows whose loss is taken: on the last stage.

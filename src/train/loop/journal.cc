@@ -28,6 +28,10 @@ bool stays(std::string_view line, std::int64_t step) {
   return json::opt_string(*record, "type") == "eval" ? *at < step : *at <= step;
 }
 
+json::Value or_null(std::optional<double> number) { return number ? json::Value(*number) : json::Value(); }
+
+std::string or_none(std::optional<double> number) { return number ? formatted("%.4f", *number) : "none"; }
+
 Result<std::string> kept_lines(const std::string& path, std::int64_t step) {
   const auto text = read_file(path, kFileMax);
   if (!text && text.error().code != ErrorCode::not_found) return tl::unexpected(text.error());
@@ -86,8 +90,8 @@ void Journal::step(const StepNumbers& numbers) {
   step_at_ = now;
   json::Object record{{"type", "step"},
                       {"step", numbers.step},
-                      {"loss", numbers.loss},
-                      {"grad_norm", numbers.gradient_norm},
+                      {"loss", or_null(numbers.loss)},
+                      {"grad_norm", or_null(numbers.gradient_norm)},
                       {"lr", numbers.learning_rate},
                       {"tokens", numbers.tokens},
                       {"tokens_per_s", tokens / seconds},
@@ -99,9 +103,9 @@ void Journal::step(const StepNumbers& numbers) {
   if (numbers.step % options_.every != 0 && numbers.step != options_.steps && numbers.step != 1) return;
   const auto steps = static_cast<double>(numbers.step - line_step_);
   const double each = seconds_between(line_at_, now) / steps;
-  std::string line = formatted("step=%lld/%lld loss=%.4f grad_norm=%.4f lr=%.3e tokens_per_s=%.0f",
-                               static_cast<long long>(numbers.step), static_cast<long long>(options_.steps),
-                               numbers.loss, numbers.gradient_norm, numbers.learning_rate, tokens / each);
+  std::string line = "step=" + std::to_string(numbers.step) + "/" + std::to_string(options_.steps) +
+                     " loss=" + or_none(numbers.loss) + " grad_norm=" + or_none(numbers.gradient_norm) +
+                     formatted(" lr=%.3e tokens_per_s=%.0f", numbers.learning_rate, tokens / each);
   if (options_.peak_flop_s > 0) line += formatted(" peak_share=%.3f", peak_share(tokens / each));
   line += formatted(" rss_mib=%llu left_s=%.0f", static_cast<unsigned long long>(resident >> 20),
                     each * static_cast<double>(options_.steps - numbers.step));
@@ -113,13 +117,11 @@ void Journal::step(const StepNumbers& numbers) {
 void Journal::evaluated(std::int64_t step, const Evaluation& e) {
   write({{"type", "eval"},
          {"step", step},
-         {"loss", e.loss},
-         {"bits_per_byte", e.bits_per_byte},
+         {"loss", e.tokens > 0 ? json::Value(e.loss) : json::Value()},
+         {"bits_per_byte", e.bytes > 0 ? json::Value(e.bits_per_byte) : json::Value()},
          {"tokens", e.tokens},
          {"bytes", e.bytes}});
-  options_.say(formatted("eval step=%lld split=held-out loss=%.4f bits_per_byte=%.4f tokens=%lld bytes=%llu",
-                         static_cast<long long>(step), e.loss, e.bits_per_byte,
-                         static_cast<long long>(e.tokens), static_cast<unsigned long long>(e.bytes)));
+  options_.say("eval step=" + std::to_string(step) + " split=held-out " + to_text(e));
 }
 
 void Journal::saved(const SaveReport& report) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "base/file.h"
@@ -25,9 +26,8 @@ struct JournalOptions {
 };
 
 struct StepNumbers {
-  std::int64_t step = 0;  // done
-  double loss = 0;
-  double gradient_norm = 0;
+  std::int64_t step = 0;                      // done
+  std::optional<double> loss, gradient_norm;  // none: no target of the batch counts
   double learning_rate = 0;
   std::uint64_t tokens = 0;  // consumed by the run so far
 };

@@ -107,6 +107,25 @@ TEST(Journal, ALineNowAndThenAndARecordAStep) {
               1e-9);
 }
 
+// No loss is told where there was none: a metric definition finds no number in the line.
+TEST(Journal, AStepWithoutTargetsHasNoLoss) {
+  const TempDir folder;
+  Said said;
+  Journal journal(said.options(folder / "m"));
+  ASSERT_TRUE(journal.begin(0));
+  journal.step({.step = 1, .learning_rate = 1e-3, .tokens = 100});
+  EXPECT_THAT(said.lines[0],
+              ContainsRegex("^step=1/10 loss=none grad_norm=none lr=1.000e-03 tokens_per_s=[0-9]+ "));
+  EXPECT_THAT(said.lines[0], testing::Not(ContainsRegex("loss=[0-9.]+")));
+  const auto record = *json::parse_object(trim(*read_file(folder / "m")));
+  EXPECT_TRUE(record.at("loss").is_null());
+  EXPECT_TRUE(record.at("grad_norm").is_null());
+  EXPECT_EQ(*json::opt_int(record, "tokens"), 100);
+  journal.evaluated(1, {.windows = 5});
+  EXPECT_EQ(said.lines.back(), "eval step=1 split=held-out loss=none bits_per_byte=none tokens=0 bytes=0");
+  EXPECT_THAT(*read_file(folder / "m"), HasSubstr(R"("loss":null,"bits_per_byte":null)"));
+}
+
 TEST(Journal, WithoutAPeakNoShareIsTold) {
   const TempDir folder;
   Said said;

@@ -307,12 +307,14 @@ Result<Outcome> Trainer::Impl::run() {
       return stop();
     }
     const std::int64_t step = step_done();
+    const bool updated = report.end == StepReport::End::updated;
+    const auto if_updated = [&](double number) { return updated ? std::optional(number) : std::nullopt; };
     journal_->step({.step = step,
-                    .loss = report.loss,
-                    .gradient_norm = report.gradient_norm,
+                    .loss = if_updated(report.loss),
+                    .gradient_norm = if_updated(report.gradient_norm),
                     .learning_rate = report.learning_rate,
                     .tokens = stepper_->samples() * static_cast<std::uint64_t>(config_.sequence)});
-    if (report.end == StepReport::End::no_targets)
+    if (!updated)
       say("notice: step " + std::to_string(step) +
           ": no target of the batch counts (data.ignored_token): nothing was updated");
     if (report.signals.saver_ready) MUSTER_CHECK(advance_save());
