@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <deque>
 #include <optional>
+#include <set>
 
 #include "base/file.h"
 #include "train/agent/process.h"
@@ -26,11 +27,33 @@ sigset_t stop_signals() {
   return set;
 }
 
+// What has been shown on stderr. An error that all ranks have is said by each in the same words, but for its
+// number: it is shown once.
+class Shown {
+ public:
+  // Whether the line is an error that was shown before; remembers it.
+  bool repeats(int rank, const std::string& line) {
+    const std::string message = without_number(rank, line);
+    return message != line && !errors_.insert(message).second;
+  }
+  void add(int rank, const std::string& line) { last_ = without_number(rank, line); }
+  // Whether nothing was shown after the line.
+  bool ends_with(int rank, const std::string& line) const { return last_ == without_number(rank, line); }
+
+ private:
+  static std::string without_number(int rank, const std::string& line) {
+    const std::string start = error_line(rank, "");
+    return line.starts_with(start) ? line.substr(start.size()) : line;
+  }
+  std::set<std::string> errors_;
+  std::string last_;
+};
+
 // Cuts one stream of a rank into lines, passes them on, and keeps the last ones.
 class Stream {
  public:
-  Stream(UniqueFd from, int to, std::string prefix)
-      : from_(std::move(from)), to_(to), prefix_(std::move(prefix)) {
+  Stream(UniqueFd from, int to, int rank, Shown& shown)
+      : from_(std::move(from)), to_(to), rank_(rank), shown_(shown) {
     fcntl(from_.get(), F_SETFL, O_NONBLOCK);
   }
   int fd() const { return from_.get(); }  // -1 once closed
@@ -62,8 +85,12 @@ class Stream {
     }
   }
   void pass() {
-    // A reader of ours that has gone away is no reason to stop the training.
-    (void)write_all(to_, prefix_ + partial_ + "\n");
+    const bool on_stderr = to_ == STDERR_FILENO;
+    if (!on_stderr || !shown_.repeats(rank_, partial_)) {
+      // A reader of ours that has gone away is no reason to stop the training.
+      (void)write_all(to_, (rank_ == 0 ? "" : "[rank " + std::to_string(rank_) + "] ") + partial_ + "\n");
+      if (on_stderr) shown_.add(rank_, partial_);
+    }
     last_.push_back(std::move(partial_));
     if (last_.size() > kLastLines) last_.pop_front();
     partial_.clear();
@@ -71,7 +98,8 @@ class Stream {
 
   UniqueFd from_;
   int to_;
-  std::string prefix_;
+  int rank_;
+  Shown& shown_;
   std::string partial_;
   std::deque<std::string> last_;
 };
@@ -129,10 +157,8 @@ class Agent {
       std::vector<std::string> argv = options_.command;
       for (auto& flag : rank_flags(rank)) argv.push_back(std::move(flag));
       MUSTER_TRY(Child child, spawn(argv));
-      const bool first = rank.rank == 0;
-      const std::string prefix = first ? "" : "[rank " + std::to_string(rank.rank) + "] ";
-      Stream out(std::move(child.out), first ? STDOUT_FILENO : STDERR_FILENO, prefix);
-      Stream err(std::move(child.err), STDERR_FILENO, prefix);
+      Stream out(std::move(child.out), rank.rank == 0 ? STDOUT_FILENO : STDERR_FILENO, rank.rank, shown_);
+      Stream err(std::move(child.err), STDERR_FILENO, rank.rank, shown_);
       ranks_.push_back({rank.rank, std::move(child), std::move(out), std::move(err), {}});
     }
     return {};
@@ -236,8 +262,12 @@ class Agent {
     }
     std::string what = "rank " + std::to_string(rank->number) + " " + rank->ended->describe();
     const auto& lines = rank->err.last().empty() ? rank->out.last() : rank->err.last();
-    std::string report = what + (lines.empty() ? "" : "; its last lines:") + "\n";
-    for (const std::string& line : lines) report += "  " + line + "\n";
+    std::string report = what;
+    if (!lines.empty() && !shown_.ends_with(rank->number, lines.back())) {  // else they stand right above
+      report += "; its last lines:";
+      for (const std::string& line : lines) report += "\n  " + line;
+    }
+    report += "\n";
     (void)write_all(STDERR_FILENO, report);
     if (!lines.empty()) what += ": " + lines.back();
     return {.code = rank->ended->code, .failure = what};
@@ -245,6 +275,7 @@ class Agent {
 
   const AgentOptions& options_;
   UniqueFd signals_;
+  Shown shown_;
   std::deque<Rank> ranks_;
   std::vector<const Rank*> order_;  // in which they ended
   std::optional<Millis> kill_at_;
@@ -256,6 +287,10 @@ class Agent {
 
 int exit_code(const Error& error) {
   return error.code == ErrorCode::invalid_argument ? kExitUsage : kExitFailed;
+}
+
+std::string error_line(int rank, std::string_view message) {
+  return "muster-train: rank " + std::to_string(rank) + ": " + std::string(message);
 }
 
 void hold_stop_signals() {

@@ -1,17 +1,20 @@
 // The agent: starts the ranks of one node by running this program again, watches them, and ends as they end.
 //
 // One thread; no tensor code. The ranks die with the agent. Rank 0's output passes through unchanged; lines
-// of other ranks go to stderr behind "[rank N] ".
+// of other ranks go to stderr behind "[rank N] ". An error_line() that several ranks say with the same
+// message is shown once.
 //
 // - A rank fails: the others get a second to fail for themselves (they lose a peer; saying so takes no time),
-//   then are killed. Named, with its last lines, is the first rank that failed by itself; if there is none
-//   here, the first that lost a peer; one that the agent killed only if all others were killed too.
+//   then are killed. Named, with its last lines where others came after them, is the first rank that failed
+//   by itself; if there is none here, the first that lost a peer; one that the agent killed only if all
+//   others were killed too.
 // - SIGTERM or SIGINT: forwarded; the ranks save and stop. One that has not begun to train just ends, and the
 //   others with it. A rank that fails by itself meanwhile is a failure all the same. A second signal, or
 //   `stop_grace`, kills them.
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -44,6 +47,9 @@ struct AgentEnd {
   int code = 0;              // of the first failed rank; kExitStopped if all stopped; 0 if all are done
   std::string failure = {};  // empty, or "rank 1 ended with exit code 3: <its last line on stderr>"
 };
+
+// The line on stderr with which a rank ends that fails.
+std::string error_line(int rank, std::string_view message);
 
 // Blocks SIGTERM, SIGINT and SIGHUP in this thread and all it starts from now on. Call before any thread is
 // made, so that run_agent gets them.

@@ -16,6 +16,7 @@
 namespace muster::train {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -95,8 +96,40 @@ TEST(Agent, AFailedRankStopsTheOthersAndIsNamed) {
       finish(start(R"(if [ $2 = 1 ]; then echo "no such file: x" >&2; exit 3; fi; exec sleep 100)", 3));
   EXPECT_EQ(run.ended.code, 3);
   EXPECT_LT(run.took, Millis(5000));
-  EXPECT_THAT(run.err, HasSubstr("rank 1 ended with exit code 3; its last lines:\n  no such file: x\n"));
+  EXPECT_THAT(run.err, HasSubstr("[rank 1] no such file: x\nrank 1 ended with exit code 3\n"));
   EXPECT_THAT(run.err, HasSubstr("failure: rank 1 ended with exit code 3: no such file: x\n"));
+}
+
+// Lines of others that follow push those of the culprit out of sight.
+TEST(Agent, TheLastLinesOfTheCulpritAreShownAgainBelowThoseOfOthers) {
+  const Child child = start(
+      R"(if [ $2 = 1 ]; then trap 'kill $!; exit 3' TERM; else trap 'echo lost >&2; kill $!; exit 69' TERM; fi
+         sleep 100 & echo "ready: no such file" >&2; wait)",
+      2);
+  read_until(child.err, "ready: ");
+  read_until(child.err, "ready: ");
+  kill(child.pid, SIGTERM);
+  const auto run = finish(child);
+  EXPECT_EQ(run.ended.code, 3);
+  EXPECT_THAT(run.err,
+              HasSubstr("\nlost\nrank 1 ended with exit code 3; its last lines:\n  ready: no such file\n"));
+}
+
+// As of a configuration that cannot work, which every rank finds out for itself.
+TEST(Agent, AnErrorOfAllRanksIsShownOnce) {
+  const auto run = finish(start(R"(echo "muster-train: rank $2: no such key" >&2; exit 2)", 3));
+  EXPECT_EQ(run.ended.code, kExitUsage);
+  const std::string shown = run.err.substr(0, run.err.find("failure: "));
+  EXPECT_THAT(shown, ContainsRegex("^(\\[rank [12]\\] )?muster-train: rank [0-2]: no such key\n"
+                                   "rank [0-2] ended with exit code 2\n$"));
+  EXPECT_THAT(run.err, ContainsRegex("failure: rank [0-2] ended with exit code 2: .*no such key\n"));
+}
+
+// Ranks that fail for reasons of their own are all heard.
+TEST(Agent, DifferentErrorsOfRanksAreAllShown) {
+  const auto run = finish(start(R"(echo "muster-train: rank $2: disk $2 is full" >&2; exit 1)", 2));
+  EXPECT_THAT(run.err, HasSubstr("muster-train: rank 0: disk 0 is full\n"));
+  EXPECT_THAT(run.err, HasSubstr("[rank 1] muster-train: rank 1: disk 1 is full\n"));
 }
 
 TEST(Agent, BlamesTheKilledRankNotItsVictims) {

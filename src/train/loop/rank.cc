@@ -158,7 +158,7 @@ Result<Outcome> train_without_throwing(const RankOptions& options, Held& held) {
 [[noreturn]] void fail_rank(const RankOptions& options, const Held& held, const Error& error) {
   const bool lost = lost_a_peer(held, error);
   if (lost && held.comm) show_recent(*held.comm);
-  std::cerr << "muster-train: rank " << options.place.rank << ": " << error.message << std::endl;
+  std::cerr << error_line(options.place.rank, error.message) << std::endl;
   _exit(lost ? kExitLostPeer : exit_code(error));
 }
 
