@@ -44,6 +44,12 @@ def tokens_per_second(metrics):
     return statistics.median(rates[1:])
 
 
+def waiting(metrics):
+    """The median share of a step's forward and backward in which ranks wait for the slowest."""
+    with open(metrics) as lines:
+        return statistics.median([r["waiting"] for r in map(json.loads, lines) if r["type"] == "step"][1:])
+
+
 def ranks_of(process):
     """Process ids of the ranks that muster-train has started: they have no children of their own."""
     children = lambda pid: read(f"/proc/{pid}/task/{pid}/children").split()

@@ -3,7 +3,7 @@
 Every rank has one thread and 4,096 tokens a step (weak scaling). Ranks talk over loopback. Two cores that are both
 busy may be slower than one alone, whatever runs on them: so two rows exchange nothing, two runs of one rank at once,
 and two processes that do nothing but matrix products. Of what two runs at once reach, the rest is what the exchange
-takes.
+takes, and what ranks wait for the slowest of them: two runs that know nothing of each other don't.
 
   python3 bench/train/layouts.py --programs build/release/bin
 """
@@ -17,7 +17,7 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from figures import machine, summary
-from training import finish, make_shards, tokens_per_second, train
+from training import finish, make_shards, tokens_per_second, train, waiting
 
 ALONE, APART = "one rank", "two runs of one rank at once"
 GEMM_ALONE, GEMM_APART = "matrix products", "two processes of matrix products"
@@ -45,7 +45,7 @@ def training_rate(programs, folder, name, steps):
         pathlib.Path(path).unlink(missing_ok=True)
     for process in [train(programs, ranks, values | {"log.metrics": path}) for path in metrics]:
         finish(process)
-    return sum(map(tokens_per_second, metrics))
+    return sum(map(tokens_per_second, metrics)), waiting(metrics[0]) if ranks > 1 else 0.0
 
 
 class Gemm:
@@ -70,8 +70,8 @@ def gemm_rate(processes, seconds=3):
 
 
 def measure_round(programs, folder, gemm, names, steps):
-    """Tokens/s, GFLOP/s of each name."""
-    rates = {GEMM_ALONE: gemm_rate(gemm[:1]), GEMM_APART: gemm_rate(gemm)}
+    """Tokens/s, GFLOP/s of each name, and the share in which its ranks wait for the slowest."""
+    rates = {GEMM_ALONE: (gemm_rate(gemm[:1]), 0.0), GEMM_APART: (gemm_rate(gemm), 0.0)}
     return rates | {name: training_rate(programs, folder, name, steps) for name in names}
 
 
@@ -92,17 +92,19 @@ def main():
         make_shards(arguments.programs, folder)
         for _ in range(arguments.rounds):
             rounds.append(measure_round(arguments.programs, folder, gemm, names, arguments.steps))
-            print("  ".join(f"{rate:.0f}" for rate in rounds[-1].values()), flush=True)
+            print("  ".join(f"{rate:.0f}" for rate, _ in rounds[-1].values()), flush=True)
     for process in gemm:
         process.process.stdin.close()
         process.process.wait()
-    print("in all (tokens/s, or GFLOP/s); each of two, of one alone; of two runs that exchange nothing")
+    print("in all (tokens/s, or GFLOP/s); each of two, of one alone; of two runs that exchange nothing; waiting for the "
+          "slowest")
     for name in (GEMM_ALONE, GEMM_APART, *names):
         of_gemm = name in (GEMM_ALONE, GEMM_APART)
-        rates = [rates[name] for rates in rounds]
-        ratio = lambda peer, times: summary([100 * rates[name] / times / rates[peer] for rates in rounds])
+        rates = [rates[name][0] for rates in rounds]
+        ratio = lambda peer, times: summary([100 * rates[name][0] / times / rates[peer][0] for rates in rounds])
         alone = ratio(GEMM_ALONE if of_gemm else ALONE, 1 if name in (GEMM_ALONE, ALONE) else 2)
-        apart = "" if of_gemm or name in (ALONE, APART) else f"   {ratio(APART, 1)} %"
+        waits = summary([100 * rates[name][1] for rates in rounds])
+        apart = "" if of_gemm or name in (ALONE, APART) else f"   {ratio(APART, 1)} %   {waits} %"
         print(f"{name:34} {statistics.median(rates):7.0f}   {alone} %{apart}")
 
 

@@ -197,6 +197,38 @@ TEST(Run, ReportsInLinesAndLeavesAModel) {
               HasSubstr("no model in " + folder / "nothing"));
 }
 
+// A stream of a slow disk.
+class SlowStream final : public MemoryStream {
+ public:
+  using MemoryStream::MemoryStream;
+  explicit SlowStream(const MemoryStream& other) : MemoryStream(other) {}
+  Result<void> read(std::uint64_t begin, std::span<std::int64_t> out) const override {
+    std::this_thread::sleep_for(Millis(30));
+    return MemoryStream::read(begin, out);
+  }
+};
+
+// Three ranks, one of them slow: in nearly all of its time the other two wait.
+TEST(Run, TellsHowLongRanksWaitForTheSlowest) {
+  const auto data = tokens();
+  const SlowStream slow(data);
+  const TempDir folder;
+  const Config config = tiny({"log.metrics=" + folder / "m", "train.steps=3"});
+  run_ranks(3, [&](int rank) {
+    return RunOptions{.config = config,
+                      .train = rank == 1 ? static_cast<const TokenStream*>(&slow) : &data,
+                      .steps_only = false};
+  });
+  std::vector<double> waiting;
+  const std::string text = *read_file(folder / "m");
+  for (const auto line : split(text, '\n')) {
+    if (!line.empty()) waiting.push_back(*json::opt_double(*json::parse_object(line), "waiting"));
+  }
+  ASSERT_EQ(waiting.size(), 3U);
+  EXPECT_GT(*std::ranges::max_element(waiting), 0.3);
+  EXPECT_LT(*std::ranges::max_element(waiting), 2 / 3.0);
+}
+
 // Nodes that share no folder, and a model that is spread over all of them: its folder is whole where rank 0
 // is, and nowhere else.
 TEST(Run, LeavesAWholeModelInTheFolderOfRankZero) {

@@ -170,6 +170,7 @@ Result<Stepper::Sums> Stepper::exchange(const StepResult& result, double seconds
     if (!std::isfinite(of[0]) && wrong.empty())
       wrong = "the loss of rank " + std::to_string(rank) + " is " + std::to_string(of[0]);
     sums.seconds = std::max(sums.seconds, of[2]);
+    sums.seconds_mean += of[2] / comm_.size();
     unite(sums.signals, std::span(of + 3, 2).first<2>());
     if (!counts(rank)) continue;
     sums.loss += of[0];
@@ -227,6 +228,7 @@ Result<StepReport> Stepper::step(const std::function<Signals()>& mine, const GoO
   const StepReport report{.loss = sums.loss / tokens,
                           .gradient_norm = norm / tokens,
                           .learning_rate = schedule_.at(step_),
+                          .waiting = 1 - sums.seconds_mean / sums.seconds,
                           .signals = sums.signals};
   optimizer_.step(model_.parameters(), gradients, report.learning_rate,
                   gradient_scale(norm, sums.tokens, config_.clip));

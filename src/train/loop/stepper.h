@@ -69,7 +69,7 @@ class Stepper {
   struct Sums {
     double loss = 0;
     std::int64_t tokens = 0;
-    double seconds = 0;  // that the slowest rank took
+    double seconds = 0, seconds_mean = 0;  // that the slowest rank took; all, on average
     Signals signals;
   };
   Stepper(const TrainerParts& parts, Groups groups, Model model, const RunLayout& layout,

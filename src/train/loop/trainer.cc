@@ -313,6 +313,7 @@ Result<Outcome> Trainer::Impl::run() {
                     .loss = if_updated(report.loss),
                     .gradient_norm = if_updated(report.gradient_norm),
                     .learning_rate = report.learning_rate,
+                    .waiting = report.waiting,
                     .tokens = stepper_->samples() * static_cast<std::uint64_t>(config_.sequence)});
     if (!updated)
       say("notice: step " + std::to_string(step) +

@@ -59,7 +59,8 @@ struct StepReport {
   double loss = 0;
   double gradient_norm = 0;  // of the mean gradient, before clipping
   double learning_rate = 0;
-  Signals signals;  // of all ranks
+  double waiting = 0;  // share of forward and backward that ranks waited for the slowest, on average
+  Signals signals;     // of all ranks
 };
 
 class Trainer {
