@@ -66,7 +66,7 @@ void expect_parameters_of(const Model& whole, Trainer& trainer) {
   std::int64_t seen = 0;
   for (const Range piece : held.pieces()) {
     for (std::int64_t i = piece.begin; i < piece.end; ++i, ++seen) {
-      const Param& param = *(std::ranges::upper_bound(table.params(), i, {}, &Param::offset) - 1);
+      const Param& param = table.param_at(i);
       const Param& global = whole.table().at(param.name);
       const bool matrix = param.shape.size() == 2;
       const std::int64_t columns = matrix ? param.shape[1] : 1, at = i - param.offset;

@@ -85,8 +85,7 @@ template <typename T>
 void init_all(const ParamTable& table, FlatBuffer& parameters, std::uint64_t seed) {
   const auto blocks = table.blocks();
   const auto init = [&](Range range) {
-    const auto behind = std::ranges::upper_bound(table.params(), range.begin, {}, &Param::offset);
-    const Param& param = *(behind - 1);
+    const Param& param = table.param_at(range.begin);
     init_param<T>(table.config(), param, seed, range.begin - param.offset, parameters.as<T>(range));
   };
   at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), 8, [&](std::int64_t begin, std::int64_t end) {

@@ -367,6 +367,19 @@ const Param& ParamTable::at(std::string_view name) const {
   return *param;
 }
 
+std::span<const Range> ParamTable::blocks(Range range) const {
+  const auto first = std::ranges::lower_bound(blocks_, range.begin, {}, &Range::begin);
+  const auto last = std::ranges::lower_bound(blocks_, range.end, {}, &Range::begin);
+  MUSTER_ASSERT(range.size() == 0 || (first != blocks_.end() && first->begin == range.begin));
+  MUSTER_ASSERT(range.size() == 0 || std::prev(last)->end == range.end);
+  return {first, last};
+}
+
+const Param& ParamTable::param_at(std::int64_t element) const {
+  MUSTER_ASSERT(0 <= element && element < numel_);
+  return *(std::ranges::upper_bound(params_, element, {}, &Param::offset) - 1);
+}
+
 template <typename T>
 void init_param(const ModelConfig& config, const Param& param, std::uint64_t seed, std::int64_t begin,
                 std::span<T> out) {

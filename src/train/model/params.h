@@ -165,6 +165,11 @@ class ParamTable {
   // sharding are cut only here, so the sums over blocks (global norm) do not depend on the layout.
   static constexpr std::int64_t kBlock = 4096;
   std::span<const Range> blocks() const { return blocks_; }
+  // Those in `range`, whose ends are block ends, which is asserted; an empty range has none.
+  std::span<const Range> blocks(Range range) const;
+  // The parameter that an element of the parameters' flat buffer belongs to. Precondition: 0 <= element <
+  // numel().
+  const Param& param_at(std::int64_t element) const;
 
  private:
   void add(const ParamSpec& spec, std::string name);
