@@ -22,6 +22,7 @@
 #include "train/model/flops.h"
 #include "train/model/model.h"
 #include "train/optim/adamw.h"
+#include "train/optim/gradient_norm.h"
 #include "train/tensor.h"
 
 namespace {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "train/optim/adamw.h"
+#include "train/optim/gradient_norm.h"
 #include "train/tensor.h"
 
 namespace muster::train {

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "train/loop/not_finite.h"
 #include "train/loop/state.h"
+#include "train/optim/gradient_norm.h"
 #include "train/shard/sharded_weights.h"
 
 namespace muster::train {

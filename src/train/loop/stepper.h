@@ -20,6 +20,7 @@
 #include "train/loop/groups.h"
 #include "train/loop/trainer.h"
 #include "train/optim/adamw.h"
+#include "train/optim/lr_schedule.h"
 #include "train/pipeline/pipeline.h"
 #include "train/plan/plan.h"
 
@@ -88,7 +89,7 @@ class Stepper {
   Pipeline pipeline_;
   DataParallel replicas_;
   AdamW optimizer_;
-  Schedule schedule_;
+  LrSchedule schedule_;
   Loader loader_;
   BatchPart share_;
   std::vector<Range> stage_blocks_;     // of all stages' blocks, those of each

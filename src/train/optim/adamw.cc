@@ -4,15 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
-#include "base/assert.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
-#define MUSTER_CLONES
-#else
-#define MUSTER_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#endif
+#include "train/target_clones.h"
 
 namespace muster::train {
 namespace {
@@ -38,25 +31,6 @@ template <typename T>
   }
 }
 
-// Eight running sums in fp64, added in order: the same on every thread count and, but for the CPU's own
-// width, layout.
-template <typename T>
-[[gnu::always_inline]] inline double squares_span(const T* g, std::int64_t count) {
-  constexpr std::int64_t kLanes = 8;
-  double lane[kLanes] = {};
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (std::int64_t l = 0; l < kLanes; ++l) {
-      const double x = static_cast<double>(g[i + l]);
-      lane[l] += x * x;
-    }
-  }
-  for (; i < count; ++i) lane[0] += static_cast<double>(g[i]) * static_cast<double>(g[i]);
-  double sum = 0;
-  for (const double x : lane) sum += x;
-  return sum;
-}
-
 MUSTER_CLONES void run_update(float* p, const float* g, float* m, float* v, std::int64_t n,
                               const Factors<float>& f) {
   update_span(p, g, m, v, n, f);
@@ -69,29 +43,13 @@ MUSTER_CLONES void run_round(const float* from, BFloat16* to, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) to[i] = BFloat16(from[i]);
 }
-MUSTER_CLONES double run_squares(const float* g, std::int64_t n) { return squares_span(g, n); }
-MUSTER_CLONES double run_squares(const double* g, std::int64_t n) { return squares_span(g, n); }
-
-// The blocks of the table inside `range`, whose ends must be block ends.
-std::span<const Range> blocks_in(const ParamTable& table, Range range) {
-  const auto blocks = table.blocks();
-  const auto first = std::ranges::lower_bound(blocks, range.begin, {}, &Range::begin);
-  const auto last = std::ranges::lower_bound(blocks, range.end, {}, &Range::begin);
-  MUSTER_ASSERT(range.size() == 0 || (first != blocks.end() && first->begin == range.begin));
-  MUSTER_ASSERT(range.size() == 0 || std::prev(last)->end == range.end);
-  return {first, last};
-}
-
-const Param& param_of(const ParamTable& table, const Range& block) {
-  return *(std::ranges::upper_bound(table.params(), block.begin, {}, &Param::offset) - 1);
-}
 
 }  // namespace
 
 AdamW::AdamW(const ParamTable& table, Dtype dtype, const AdamWOptions& options, std::vector<Range> pieces)
     : table_(&table), options_(options), first_(pieces, wide(dtype)), second_(pieces, wide(dtype)) {
   if (dtype != wide(dtype)) master_.emplace(std::move(pieces), wide(dtype));
-  for (const Range& piece : first_.pieces()) static_cast<void>(blocks_in(table, piece));  // checks the cut
+  for (const Range& piece : first_.pieces()) static_cast<void>(table.blocks(piece));  // checks the cut
 }
 
 void AdamW::step(FlatBuffer& parameters, const FlatBuffer& gradients, double learning_rate,
@@ -134,7 +92,7 @@ void AdamW::update(FlatBuffer& weights, const FlatBuffer& gradients, double lear
   decayed.keep = static_cast<T>(1 - learning_rate * options_.weight_decay);
 
   for (const Range& piece : first_.pieces()) {
-    const auto blocks = blocks_in(*table_, piece);
+    const auto blocks = table_->blocks(piece);
     T* p = weights.as<T>(piece).data();
     const T* g = gradients.as<T>(piece).data();
     T* m = first_.as<T>(piece).data();
@@ -143,60 +101,13 @@ void AdamW::update(FlatBuffer& weights, const FlatBuffer& gradients, double lear
                      [&](std::int64_t begin, std::int64_t end) {
                        for (std::int64_t i = begin; i < end; ++i) {
                          const Range& block = blocks[static_cast<std::size_t>(i)];
-                         const Factors<T>& factors = param_of(*table_, block).spec->decay ? decayed : plain;
+                         const Factors<T>& factors =
+                             table_->param_at(block.begin).spec->decay ? decayed : plain;
                          const std::int64_t at = block.begin - piece.begin;
                          run_update(p + at, g + at, m + at, v + at, block.size(), factors);
                        }
                      });
   }
-}
-
-double Schedule::at(std::int64_t step) const {
-  if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
-  const double low = peak * final_ratio;
-  if (step >= steps) return low;
-  const double part =
-      static_cast<double>(step - warmup) / static_cast<double>(std::max<std::int64_t>(steps - warmup, 1));
-  return low + (peak - low) * 0.5 * (1 + std::cos(std::numbers::pi * part));
-}
-
-std::vector<double> block_squares(const ParamTable& table, const FlatBuffer& gradients,
-                                  std::span<const Range> pieces) {
-  std::vector<double> sums(table.blocks().size());
-  const auto square = [&](Range block) {
-    return gradients.dtype() == Dtype::f32 ? run_squares(gradients.as<float>(block).data(), block.size())
-                                           : run_squares(gradients.as<double>(block).data(), block.size());
-  };
-  for (const Range& piece : pieces) {
-    const auto blocks = blocks_in(table, piece);
-    double* out = sums.data() + (blocks.data() - table.blocks().data());
-    at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), kBlocksPerTask,
-                     [&](std::int64_t begin, std::int64_t end) {
-                       for (std::int64_t i = begin; i < end; ++i) {
-                         const Range& block = blocks[static_cast<std::size_t>(i)];
-                         if (table.owns(param_of(table, block))) out[i] = square(block);
-                       }
-                     });
-  }
-  return sums;
-}
-
-double ordered_sum(std::span<const double> values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return sum;
-}
-
-double global_norm(const ParamTable& table, const FlatBuffer& gradients) {
-  const Range all{0, table.numel()};
-  return std::sqrt(ordered_sum(block_squares(table, gradients, {&all, 1})));
-}
-
-double gradient_scale(double norm_of_sum, std::int64_t tokens, double norm_max) {
-  MUSTER_ASSERT(tokens >= 1);
-  const double mean = 1.0 / static_cast<double>(tokens);
-  const double norm = norm_of_sum * mean;
-  return norm_max > 0 && norm > norm_max ? mean * (norm_max / norm) : mean;
 }
 
 }  // namespace muster::train

@@ -1,10 +1,11 @@
-// AdamW (Loshchilov, Hutter: Decoupled weight decay regularization, 2019; PyTorch's arithmetic), the
-// learning-rate schedule and the global gradient norm, on flat buffers and on any pieces of them.
+// AdamW (Loshchilov, Hutter: Decoupled weight decay regularization, 2019; PyTorch's arithmetic) on flat
+// buffers and on any pieces of them.
 //
 // An AdamW owns the two moments of its pieces, and where the parameters are bf16, an fp32 copy of them, the
 // master weights (Micikevicius et al.: Mixed precision training, 2018): an update is often too small for a
-// bf16 to show it. Nothing here depends on the number of threads or on how the
-// pieces are cut, as long as they are cut at ParamTable::blocks(). One thread an object.
+// bf16 to show it. It computes on the caller's at::parallel_for threads; no bit depends on their number or on
+// how the pieces are cut, as long as they are cut at ParamTable::blocks(), which is asserted. One thread an
+// object.
 #pragma once
 
 #include <cstdint>
@@ -61,31 +62,5 @@ class AdamW {
   std::optional<FlatBuffer> master_;
   std::int64_t steps_ = 0;
 };
-
-// Linear warm-up to `peak` (update i of the first `warmup`: (i + 1) / warmup of it), then half a cosine down
-// to final_ratio * peak at `steps`, flat behind.
-struct Schedule {
-  double peak = 3e-4;
-  std::int64_t warmup = 0;
-  std::int64_t steps = 1;
-  double final_ratio = 0.1;
-
-  // Of update `step`, the first is 0.
-  double at(std::int64_t step) const;
-};
-
-// Sums of squares, one fp64 value for each of table.blocks(), in order; 0 for those outside `pieces` (which
-// are cut at blocks) and of a parameter that another part counts (ParamTable::owns). Ranks add up these, 0
-// and one value each, without rounding; the norm is sqrt(ordered_sum(all blocks)).
-std::vector<double> block_squares(const ParamTable& table, const FlatBuffer& gradients,
-                                  std::span<const Range> pieces);
-double ordered_sum(std::span<const double> values);
-
-// The norm of the whole buffer, all on this rank.
-double global_norm(const ParamTable& table, const FlatBuffer& gradients);
-
-// What gradients are multiplied with: 1 / tokens, less if the norm of the mean gradient exceeds norm_max (0:
-// never). norm_of_sum: of the summed gradients, before the division.
-double gradient_scale(double norm_of_sum, std::int64_t tokens, double norm_max);
 
 }  // namespace muster::train

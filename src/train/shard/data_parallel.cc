@@ -2,7 +2,7 @@
 
 #include "base/assert.h"
 #include "train/model/model.h"
-#include "train/optim/adamw.h"
+#include "train/optim/gradient_norm.h"
 
 namespace muster::train {
 namespace {

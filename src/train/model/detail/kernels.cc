@@ -8,13 +8,8 @@
 #include <cstring>
 #include <vector>
 
-// One body, compiled for each instruction set, chosen when the program is loaded. Sanitizers start too late
-// for that.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
-#define MUSTER_CLONES
-#else
-#define MUSTER_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#endif
+#include "train/target_clones.h"
+
 #define MUSTER_INLINE [[gnu::always_inline]] inline
 #define MUSTER_SIMD _Pragma("omp simd")
 
