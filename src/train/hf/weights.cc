@@ -22,10 +22,6 @@ bool is_there(const std::string& path) {
   return stat(path.c_str(), &status) == 0;
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  return json::dump(json::Array(shape.begin(), shape.end()));
-}
-
 // Files of old versions store what is computed from the configuration.
 bool is_computed(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
 

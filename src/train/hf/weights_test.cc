@@ -132,7 +132,7 @@ TEST(Weights, OfAnotherModelAreRefused) {
   other.ffn = 49;
   EXPECT_THAT(
       weights.check(other).error().message,
-      HasSubstr("tensor model.layers.0.mlp.gate_proj.weight has shape [48,32], the model's has [49,32]"));
+      HasSubstr("tensor model.layers.0.mlp.gate_proj.weight has shape [48, 32], the model's has [49, 32]"));
   other = model.config;
   other.layers = 3;
   EXPECT_THAT(weights.check(other).error().message,

@@ -120,6 +120,12 @@ Box whole_box(std::vector<std::int64_t> shape) {
   return {std::vector<std::int64_t>(shape.size(), 0), std::move(shape)};
 }
 
+std::string shape_text(std::span<const std::int64_t> shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + "]";
+}
+
 Slice whole_slice(std::string tensor, Box box) {
   const auto numel = box.numel();
   return {std::move(tensor), std::move(box), {0, numel}};

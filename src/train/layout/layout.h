@@ -42,6 +42,9 @@ bool meet(const Box& a, const Box& b);
 
 Box whole_box(std::vector<std::int64_t> shape);
 
+// "[512, 64]", for messages.
+std::string shape_text(std::span<const std::int64_t> shape);
+
 struct Slice {
   std::string tensor;
   Box box;

@@ -156,7 +156,7 @@ TEST(Pretrained, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(traces[1].error, HasSubstr("different weights"));
 
   const Trace resized = run_alone({.config = config_from(folder / "a", {"model.ffn=50"}), .train = &data});
-  EXPECT_THAT(resized.error, HasSubstr("gate_proj.weight has shape [48,32], the model's has [50,32]"));
+  EXPECT_THAT(resized.error, HasSubstr("gate_proj.weight has shape [48, 32], the model's has [50, 32]"));
   const Trace small = run_alone({.config = config_from(folder / "a", {"model.vocab=60"}), .train = &data});
   EXPECT_THAT(small.error, HasSubstr("model.vocab is 60, the data's tokenizer has 64 tokens"));
 

@@ -41,12 +41,6 @@ Result<void> read_held(Reader& reader, const ParamTable& table, const std::strin
   });
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
-}
-
 }  // namespace
 
 std::vector<TensorInfo> state_tensors(const ParamTable& table, Dtype dtype, bool with_optimizer) {
