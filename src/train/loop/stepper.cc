@@ -30,7 +30,7 @@ Result<Model> make_model(const Config& config, const Groups& groups, Range layer
                              .sequence_parallel = config.sequence_parallel,
                              .layers = layers,
                              .recompute = recompute};
-  ParamTable table(config.model, part_of(config.model, options));
+  ParamTable table(config.model, model_part(config.model, options));
   std::unique_ptr<Weights> weights;
   if (place.shards == 1) {
     weights = std::make_unique<Weights>(std::move(table), dtype);

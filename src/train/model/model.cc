@@ -107,7 +107,7 @@ void fold(const ParamTable& table, FlatBuffer& gradients, Range range) {
 
 }  // namespace
 
-ModelPart part_of(const ModelConfig& config, const ModelOptions& options) {
+ModelPart model_part(const ModelConfig& config, const ModelOptions& options) {
   ModelPart part = whole_model(config);
   if (options.layers.size() > 0) part.layers = options.layers;
   if (options.tp != nullptr) {
@@ -141,7 +141,7 @@ Result<Model> Model::create(const ModelConfig& config, const ModelOptions& optio
   MUSTER_TRY(const ModelConfig checked, validated(config));
   MUSTER_CHECK(check_tensor_parallel(checked, options.tp == nullptr ? 1 : options.tp->size()));
   try {
-    auto weights = std::make_unique<Weights>(ParamTable(checked, part_of(checked, options)), options.dtype);
+    auto weights = std::make_unique<Weights>(ParamTable(checked, model_part(checked, options)), options.dtype);
     return create(std::move(weights), options);
   } catch (const std::exception& e) {  // bad_alloc
     return fail(ErrorCode::resource_exhausted, std::string("no memory for the model: ") + e.what());

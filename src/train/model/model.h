@@ -62,14 +62,14 @@ struct ModelOptions {
 };
 
 // The part of the model that these options make.
-ModelPart part_of(const ModelConfig& config, const ModelOptions& options);
+ModelPart model_part(const ModelConfig& config, const ModelOptions& options);
 
 class Model {
  public:
   // Holds its whole part (weights.h). invalid_argument; resource_exhausted: no memory. The group must outlive
   // the model.
   static Result<Model> create(const ModelConfig& config, const ModelOptions& options = {});
-  // With weights of part_of(config, options), which may hold pieces of it only.
+  // With weights of model_part(config, options), which may hold pieces of it only.
   static Result<Model> create(std::unique_ptr<Weights> weights, const ModelOptions& options);
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
