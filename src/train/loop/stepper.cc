@@ -24,12 +24,12 @@ ShardPlace shard_place(const Config& config, const Mesh& mesh, int rank) {
 // The part of the model that this rank computes with.
 Result<Model> make_model(const Config& config, const Groups& groups, Range layers, const ShardPlace& place,
                          Dtype dtype) {
-  MUSTER_TRY(const Recompute recompute, parse_recompute(config.activation_checkpointing));
+  MUSTER_TRY(const auto checkpointing, parse_activation_checkpointing(config.activation_checkpointing));
   const ModelOptions options{.dtype = dtype,
                              .tp = groups.tp.get(),
                              .sequence_parallel = config.sequence_parallel,
                              .layers = layers,
-                             .recompute = recompute};
+                             .activation_checkpointing = checkpointing};
   ParamTable table(config.model, model_part(config.model, options));
   std::unique_ptr<Weights> weights;
   if (place.shards == 1) {

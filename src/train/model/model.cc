@@ -117,21 +117,22 @@ ModelPart model_part(const ModelConfig& config, const ModelOptions& options) {
   return part;
 }
 
-Result<Recompute> parse_recompute(std::string_view name) {
-  for (const Recompute known : {Recompute::none, Recompute::selective, Recompute::full}) {
+Result<ActivationCheckpointing> parse_activation_checkpointing(std::string_view name) {
+  for (const auto known :
+       {ActivationCheckpointing::none, ActivationCheckpointing::selective, ActivationCheckpointing::full}) {
     if (name == to_string(known)) return known;
   }
   return fail(ErrorCode::invalid_argument, "activation checkpointing \"" + std::string(name) +
                                                "\" does not exist; there are none, selective and full");
 }
 
-std::string_view to_string(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::none:
+std::string_view to_string(ActivationCheckpointing kind) {
+  switch (kind) {
+    case ActivationCheckpointing::none:
       return "none";
-    case Recompute::selective:
+    case ActivationCheckpointing::selective:
       return "selective";
-    case Recompute::full:
+    case ActivationCheckpointing::full:
       return "full";
   }
   return "?";
@@ -141,7 +142,8 @@ Result<Model> Model::create(const ModelConfig& config, const ModelOptions& optio
   MUSTER_TRY(const ModelConfig checked, validated(config));
   MUSTER_CHECK(check_tensor_parallel(checked, options.tp == nullptr ? 1 : options.tp->size()));
   try {
-    auto weights = std::make_unique<Weights>(ParamTable(checked, model_part(checked, options)), options.dtype);
+    auto weights =
+        std::make_unique<Weights>(ParamTable(checked, model_part(checked, options)), options.dtype);
     return create(std::move(weights), options);
   } catch (const std::exception& e) {  // bad_alloc
     return fail(ErrorCode::resource_exhausted, std::string("no memory for the model: ") + e.what());

@@ -40,14 +40,16 @@ struct StepResult {
   std::int64_t tokens = 0;  // valid targets
 };
 
-// Activation checkpointing: what a forward keeps for its backward.
+// What a forward keeps for its backward (Chen et al.: Training deep nets with sublinear memory cost, 2016;
+// the selective kind: Korthikanti et al., 2022).
 //   none       everything
 //   selective  what costs no matrix product is computed again: norms, the SwiGLU product, repeated heads
 //   full       a layer keeps its input alone and runs its forward again
 // All give the same bits.
-enum class Recompute { none, selective, full };
-Result<Recompute> parse_recompute(std::string_view name);
-std::string_view to_string(Recompute recompute);
+enum class ActivationCheckpointing { none, selective, full };
+// By the names above. invalid_argument: another one.
+Result<ActivationCheckpointing> parse_activation_checkpointing(std::string_view name);
+std::string_view to_string(ActivationCheckpointing kind);
 
 // Which part of a model this is, and how it computes.
 struct ModelOptions {
@@ -58,7 +60,7 @@ struct ModelOptions {
   Comm* tp = nullptr;
   bool sequence_parallel = false;
   Range layers = {};  // of the pipeline stage; none: all
-  Recompute recompute = Recompute::none;
+  ActivationCheckpointing activation_checkpointing = ActivationCheckpointing::none;
 };
 
 // The part of the model that these options make.

@@ -51,7 +51,8 @@ struct Bytes {
       : narrow(static_cast<double>(size_of(dtype))), wide(static_cast<double>(size_of(train::wide(dtype)))) {}
 };
 
-// Elements that the blocks keep of one token, by ModelOptions::recompute (model/detail/blocks.h).
+// Elements that the blocks keep of one token, by ModelOptions::activation_checkpointing
+// (model/detail/blocks.h).
 struct PerToken {
   double kept = 0;       // a layer, whole tokens
   double cheap = 0;      // of that, what selective checkpointing drops

@@ -82,7 +82,7 @@ Model::Detail::Detail(std::unique_ptr<Weights> held, const ModelOptions& how)
   const ParamTable& table = weights->table();
   const ModelConfig* c = &table.local();
   context.seam = detail::Seam(how.tp, how.sequence_parallel);
-  context.drops_cheap = how.recompute == Recompute::selective;
+  context.drops_cheap = how.activation_checkpointing == ActivationCheckpointing::selective;
   auto unit = table.units().begin();
   const std::string embedding_name = table.params().front().name;
   if (table.has_embedding()) {
@@ -136,7 +136,7 @@ Model::Detail::Slot& Model::Detail::slot(int number) {
   Slot& slot = slots[index];
   slot.outputs.resize(layers.size());
   slot.streams.resize(layers.size() + 1);
-  if (options.recompute != Recompute::full) slot.saved.resize(layers.size());
+  if (!keeps_inputs_only()) slot.saved.resize(layers.size());
   return slot;
 }
 
@@ -163,7 +163,7 @@ at::Tensor Model::Detail::forward(Slot& slot, const std::int64_t* tokens, Shape 
     const Lease lease(*this, layer_units[i], Lease::Of::values);
     at::Tensor y = stream(slot.outputs[i], shape);
     slot.streams[i] = x;
-    run_layer(i, x, &y, options.recompute == Recompute::full ? again : slot.saved[i], shape);
+    run_layer(i, x, &y, keeps_inputs_only() ? recomputed : slot.saved[i], shape);
     x = y;
     look_at(x, static_cast<std::int64_t>(i));
     if (!status()) break;  // what follows would be of no use
@@ -197,8 +197,8 @@ void Model::Detail::backward(Slot& slot, const std::int64_t* tokens, const at::T
   at::Tensor d = behind;
   for (std::size_t i = layers.size(); i-- > 0 && status();) {
     Lease lease(*this, layer_units[i], Lease::Of::both);
-    const bool full = options.recompute == Recompute::full;
-    LayerSaved& saved = full ? again : slot.saved[i];
+    const bool full = keeps_inputs_only();
+    LayerSaved& saved = full ? recomputed : slot.saved[i];
     if (full) run_layer(i, slot.streams[i], nullptr, saved, shape);
     layers[i].mlp.backward(d, shape, saved.mlp, lease.fresh(), context);
     layers[i].attention.backward(d, shape, saved.attention, lease.fresh(), context);

@@ -53,16 +53,18 @@ struct Model::Detail {
   struct Slot {
     detail::Buffer input, gradient;
     std::vector<detail::Buffer> outputs;  // of each layer
-    std::vector<LayerSaved> saved;        // of each layer, unless forwards are run again
+    std::vector<LayerSaved> saved;        // of each layer, unless keeps_inputs_only()
     std::vector<at::Tensor> streams;      // into each layer, and behind the last
     detail::Documents documents;
   };
   std::vector<Slot> slots;
-  LayerSaved again;  // of the layer whose forward is run again
+  LayerSaved recomputed;  // of the layer whose forward is run again
 
   bool watching = false;
   NotFinite found;
 
+  // Full activation checkpointing: of each layer only its input stands until the backward.
+  bool keeps_inputs_only() const { return options.activation_checkpointing == ActivationCheckpointing::full; }
   Slot& slot(int number);
   at::Tensor stream(detail::Buffer& buffer, detail::Shape shape) const;  // [this rank's rows, width]
   // The stream behind the last layer.
