@@ -8,6 +8,8 @@
 #include "base/text.h"
 #include "train/agent/agent.h"
 #include "train/loop/machine.h"
+#include "train/plan/fit.h"
+#include "train/plan/text.h"
 
 namespace muster::train {
 namespace {

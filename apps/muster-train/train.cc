@@ -16,7 +16,7 @@
 #include "train/config/config.h"
 #include "train/data/loader.h"
 #include "train/loop/rank.h"
-#include "train/plan/plan.h"
+#include "train/plan/run_layout.h"
 
 namespace muster::train {
 namespace {

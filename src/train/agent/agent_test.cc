@@ -110,7 +110,7 @@ TEST(Agent, TheLastLinesOfTheCulpritAreShownAgainBelowThoseOfOthers) {
   read_until(child.err, "ready: ");
   kill(child.pid, SIGTERM);
   const auto run = finish(child);
-  EXPECT_EQ(run.ended.code, 3);
+  EXPECT_EQ(run.code, 3);
   EXPECT_THAT(run.err,
               HasSubstr("\nlost\nrank 1 ended with exit code 3; its last lines:\n  ready: no such file\n"));
 }
@@ -118,7 +118,7 @@ TEST(Agent, TheLastLinesOfTheCulpritAreShownAgainBelowThoseOfOthers) {
 // As of a configuration that cannot work, which every rank finds out for itself.
 TEST(Agent, AnErrorOfAllRanksIsShownOnce) {
   const auto run = finish(start(R"(echo "muster-train: rank $2: no such key" >&2; exit 2)", 3));
-  EXPECT_EQ(run.ended.code, kExitUsage);
+  EXPECT_EQ(run.code, kExitUsage);
   const std::string shown = run.err.substr(0, run.err.find("failure: "));
   EXPECT_THAT(shown, ContainsRegex("^(\\[rank [12]\\] )?muster-train: rank [0-2]: no such key\n"
                                    "rank [0-2] ended with exit code 2\n$"));

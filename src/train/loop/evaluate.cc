@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numbers>
 
-#include "train/loop/formatted.h"
+#include "train/formatted.h"
 
 namespace muster::train {
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "base/text.h"
-#include "train/loop/formatted.h"
+#include "train/formatted.h"
 #include "train/loop/machine.h"
 
 namespace muster::train {

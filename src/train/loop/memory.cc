@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <map>
 
-#include "base/text.h"
 #include "train/model/params.h"
+#include "train/plan/text.h"
 
 namespace muster::train {
 namespace {
-
-std::string amount(double bytes) { return format_bytes(static_cast<std::uint64_t>(bytes)); }
 
 std::string text_of(std::span<const MemoryLimit> limits) {
   json::Array array;

@@ -9,7 +9,7 @@
 
 #include "train/comm/comm.h"
 #include "train/loop/machine.h"
-#include "train/plan/plan.h"
+#include "train/plan/fit.h"
 
 namespace muster::train {
 

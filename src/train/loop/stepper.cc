@@ -22,14 +22,13 @@ ShardPlace shard_place(const Config& config, const Mesh& mesh, int rank) {
 }
 
 // The part of the model that this rank computes with.
-Result<Model> make_model(const Config& config, const Groups& groups, Range layers, const ShardPlace& place,
-                         Dtype dtype) {
-  MUSTER_TRY(const auto checkpointing, parse_activation_checkpointing(config.activation_checkpointing));
+Result<Model> make_model(const Config& config, const Groups& groups, const RunLayout& layout,
+                         const ShardPlace& place, Dtype dtype) {
   const ModelOptions options{.dtype = dtype,
                              .tp = groups.tp.get(),
                              .sequence_parallel = config.sequence_parallel,
-                             .layers = layers,
-                             .activation_checkpointing = checkpointing};
+                             .layers = layout.stages[static_cast<std::size_t>(groups.stages->rank())],
+                             .activation_checkpointing = layout.activation_checkpointing};
   ParamTable table(config.model, model_part(config.model, options));
   std::unique_ptr<Weights> weights;
   if (place.shards == 1) {
@@ -74,8 +73,7 @@ Result<std::unique_ptr<Stepper>> Stepper::create(const TrainerParts& parts, cons
              Loader::create(*parts.train, static_cast<std::uint64_t>(config.sequence),
                             static_cast<std::uint64_t>(config.seed), config.ignored_token));
   MUSTER_TRY(auto groups, make_groups(config, mesh, *parts.comm, parts.node_ranks));
-  const Range layers = layout.stages[static_cast<std::size_t>(groups.stages->rank())];
-  MUSTER_TRY(Model model, make_model(config, groups, layers, shard_place(config, mesh, rank), parts.dtype));
+  MUSTER_TRY(Model model, make_model(config, groups, layout, shard_place(config, mesh, rank), parts.dtype));
   return std::unique_ptr<Stepper>(
       new Stepper(parts, std::move(groups), std::move(model), layout, loader, share));
 }

@@ -22,7 +22,7 @@
 #include "train/optim/adamw.h"
 #include "train/optim/lr_schedule.h"
 #include "train/pipeline/pipeline.h"
-#include "train/plan/plan.h"
+#include "train/plan/run_layout.h"
 
 namespace muster::train {
 
