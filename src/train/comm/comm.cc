@@ -305,21 +305,6 @@ Result<std::vector<std::string>> Comm::gather_text(std::string_view mine, std::s
   return texts;
 }
 
-Result<void> Comm::broadcast(std::span<std::byte> data, int root, std::source_location site) {
-  Logged logged(*this, "broadcast", site);
-  MUSTER_ASSERT(root >= 0 && root < size_);
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  if (rank_ == root) {
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer != root) sends.push_back({.to = peer, .data = data});
-    }
-  } else {
-    receives.push_back({.from = root, .data = data});
-  }
-  return logged.end(run(logged, sends, receives));
-}
-
 Result<void> Comm::exchange(std::span<const Send> sends, std::span<const Receive> receives,
                             std::source_location site) {
   Logged logged(*this, "exchange", site);

@@ -121,10 +121,6 @@ class Comm {
   Result<std::vector<std::string>> gather_text(std::string_view mine,
                                                std::source_location site = std::source_location::current());
 
-  // data of `root` on every rank.
-  Result<void> broadcast(std::span<std::byte> data, int root,
-                         std::source_location site = std::source_location::current());
-
   // Point-to-point messages, all at once: see Transport::exchange.
   Result<void> exchange(std::span<const Send> sends, std::span<const Receive> receives,
                         std::source_location site = std::source_location::current());

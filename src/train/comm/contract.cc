@@ -149,15 +149,6 @@ std::string check_gather_text(Comm& comm) {
   return "";
 }
 
-std::string check_broadcast(Comm& comm) {
-  for (int root = 0; root < comm.size(); ++root) {
-    std::string data = comm.rank() == root ? "from " + std::to_string(root) : "......";
-    if (auto done = comm.broadcast(std::as_writable_bytes(std::span(data)), root); !done) return said(done);
-    if (data != "from " + std::to_string(root)) return "broadcast: got " + data;
-  }
-  return "";
-}
-
 // Several messages of different sizes to every peer, both ways at once: they arrive in the order of posting.
 std::string check_exchange(Comm& comm) {
   constexpr int kMessages = 5;
@@ -311,7 +302,6 @@ std::vector<CommCheck> comm_contract(Millis wait) {
       {"all_gather_parts", keep(check_all_gather_parts)},
       {"all_gather", keep(check_all_gather)},
       {"gather_text", keep(check_gather_text)},
-      {"broadcast", keep(check_broadcast)},
       {"exchange", keep(check_exchange)},
       {"unlike_exchanges", keep(check_unlike_exchanges)},
       {"barrier", keep(check_barrier)},
