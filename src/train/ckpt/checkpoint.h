@@ -1,11 +1,11 @@
-// Checkpoints: a folder per step, written by all ranks, read by any number of ranks.
+// Checkpoints: a folder per step, written by all ranks (saver.h), read by any number of ranks.
 //
 // Format: docs/formats/checkpoint-v1.md. A step counts only when manifest.json is there (it comes last) and
 // every file it names has the right size and checksums. Ranks are an accident of writing: a reader asks for
 // ranges of tensors and never sees who wrote them.
 //
-// Bytes in, bytes out, by slices of global tensors (train/layout): no libtorch, no notion of a model. save()
-// is collective; a Reader belongs to one thread at a time; the rest are functions of the file system.
+// Bytes in, bytes out, by slices of global tensors (train/layout): no libtorch, no notion of a model. A
+// Reader belongs to one thread at a time; the rest are functions of the file system.
 #pragma once
 
 #include <cstdint>
@@ -61,12 +61,6 @@ struct Writer {
   int local_rank = 0;
 };
 
-// Writes folder/step-N and returns when it counts; saver.h does it while the training goes on. Collective:
-// every rank gives its slices; together they must cover every tensor once. Returns the same outcome on every
-// rank. Nothing of an earlier, whole step is touched.
-Result<void> save_checkpoint(const std::string& folder, const CheckpointInfo& info,
-                             std::span<const TensorSlice> mine, const Writer& writer, Comm& comm);
-
 class Reader {
  public:
   // Reads the manifest and checks that all files are there in full. not_found: no manifest, the step was not
@@ -85,8 +79,6 @@ class Reader {
   // Reads every block of every file; of `parts` readers that share this, one reads each block. `look`, if
   // given, is told the bytes of each.
   Result<void> verify(int part = 0, int parts = 1, const std::function<void(std::uint64_t bytes)>& look = {});
-
-  std::uint64_t bytes_read() const { return bytes_read_; }  // of tensor files, since open()
 
  private:
   struct File {
@@ -122,7 +114,6 @@ class Reader {
   std::string block_;
   std::size_t block_file_ = SIZE_MAX;
   std::uint64_t block_index_ = 0;
-  std::uint64_t bytes_read_ = 0;
 };
 
 inline constexpr std::uint64_t kBlockBytes = 4u << 20;

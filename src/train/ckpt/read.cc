@@ -199,7 +199,6 @@ Result<void> Reader::load_block(std::size_t file_number, std::uint64_t block) {
                   short_path(folder_, file.name) + " has become shorter while it was read");
     done += static_cast<std::size_t>(got);
   }
-  bytes_read_ += block_.size();
   const std::uint32_t crc = crypto::crc32c(block_);
   if (crc != file.crcs[block]) {
     return fail(ErrorCode::corrupt,

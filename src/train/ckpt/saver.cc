@@ -80,12 +80,6 @@ Result<void> Saver::start(const CheckpointInfo& info, std::span<const TensorSlic
   return {};
 }
 
-Result<void> Saver::start_in_place(const CheckpointInfo& info, std::span<const TensorSlice> slices) {
-  begin_ = SteadyClock::now();
-  stall_s_ = 0;
-  return begin(info, {}, {slices.begin(), slices.end()});
-}
-
 Result<void> Saver::begin(const CheckpointInfo& info, Result<void> prepared,
                           std::vector<TensorSlice> slices) {
   MUSTER_ASSERT(!in_flight());
@@ -234,14 +228,6 @@ Result<bool> Saver::all_ready() {
                                                                ": the disk hangs")));
   }
   return std::ranges::count(all, done) == comm_.size();
-}
-
-Result<void> save_checkpoint(const std::string& folder, const CheckpointInfo& info,
-                             std::span<const TensorSlice> mine, const Writer& writer, Comm& comm) {
-  Saver saver({.folder = folder, .writer = writer}, comm);
-  MUSTER_CHECK(saver.start_in_place(info, mine));
-  MUSTER_CHECK(saver.wait());
-  return {};
 }
 
 }  // namespace muster::train

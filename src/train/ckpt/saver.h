@@ -60,8 +60,6 @@ class Saver {
 
   // Collective. The slices are free again on return. Precondition: no save in flight.
   Result<void> start(const CheckpointInfo& info, std::span<const TensorSlice> slices);
-  // The same without a copy: the slices must stay as they are until wait() has returned.
-  Result<void> start_in_place(const CheckpointInfo& info, std::span<const TensorSlice> slices);
 
   // The same on all ranks.
   bool in_flight() const { return phase_ != Phase::idle; }

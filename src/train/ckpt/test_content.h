@@ -8,6 +8,7 @@
 
 #include "base/rng.h"
 #include "train/ckpt/checkpoint.h"
+#include "train/ckpt/saver.h"
 
 namespace muster::train {
 
@@ -57,6 +58,15 @@ struct Content {
     return out;
   }
 };
+
+// Saves folder/step-N with a Saver and waits for it. Collective, with Saver's outcome.
+inline Result<void> save_checkpoint(const std::string& folder, const CheckpointInfo& info,
+                                    std::span<const TensorSlice> mine, const Writer& writer, Comm& comm) {
+  Saver saver({.folder = folder, .writer = writer}, comm);
+  MUSTER_CHECK(saver.start(info, mine));
+  MUSTER_CHECK(saver.wait());
+  return {};
+}
 
 // Empty if the reader gives exactly the content.
 inline std::string difference(Reader& reader, const Content& content) {
