@@ -53,7 +53,7 @@ Result<void> plan(const PlanArguments& arguments) {
   Config& config = sources.config;
   MUSTER_TRY(config.model, model_of(config));
   const int node_ranks = arguments.ranks_per_node > 0 ? arguments.ranks_per_node : arguments.ranks;
-  MUSTER_TRY(const Plan made, make_plan(config, arguments.ranks, node_ranks, compute_dtype(config)));
+  MUSTER_TRY(const Plan made, make_plan(config, arguments.ranks, node_ranks));
   std::cout << to_text(made, config) << "\n" << verdict(made, node_ranks) << "\n";
   return {};
 }

@@ -310,7 +310,7 @@ Left whole_run(const TokenStream& data, Mutation& mutation, bool stop) {
                                     .comm = &comm,
                                     .writer = {.node = comm.rank(), .local_rank = 0},
                                     .machines = {},
-                                    .dtype = Dtype::f64,
+                                    .dtype_override = Dtype::f64,
                                     .stop_requested = after(1, stop && comm.rank() == 1),
                                     .ask_every_s = {}});
     if (!trainer) return trainer.error().message;
@@ -398,7 +398,7 @@ TEST(Layouts, SendWhatThePlanSays) {
     Config config = config_of(wide);
     config.model.vocab = 64;
     config.model = validated(config.model).value();
-    const Plan plan = make_plan(config, layout.ranks(), layout.node_ranks, compute_dtype(config)).value();
+    const Plan plan = make_plan(config, layout.ranks(), layout.node_ranks).value();
     std::vector<CountingTransport*> counters;
     const auto run = [&](Comm& comm) {
       set_threads(1);
@@ -406,8 +406,7 @@ TEST(Layouts, SendWhatThePlanSays) {
                                             .train = &data,
                                             .comm = &comm,
                                             .node_ranks = layout.node_ranks,
-                                            .machines = {},
-                                            .dtype = compute_dtype(config)});
+                                            .machines = {}});
       EXPECT_TRUE(trainer) << trainer.error().message;
       auto& sent = counters[static_cast<std::size_t>(comm.rank())]->sent;
       sent.clear();

@@ -67,12 +67,8 @@ struct Allocated {
 
 Allocated allocated_by(const Layout& layout, const Config& config, const TokenStream& data, Comm& comm) {
   set_threads(1);
-  const auto trainer = Trainer::create({.config = config,
-                                        .train = &data,
-                                        .comm = &comm,
-                                        .node_ranks = layout.node_ranks,
-                                        .machines = {},
-                                        .dtype = compute_dtype(config)});
+  const auto trainer = Trainer::create(
+      {.config = config, .train = &data, .comm = &comm, .node_ranks = layout.node_ranks, .machines = {}});
   if (!trainer) return {.error = trainer.error().message};
   Model& model = (*trainer)->model();
   const AdamW& optimizer = (*trainer)->optimizer();
@@ -112,7 +108,7 @@ TEST(Memory, IsAllocatedAsThePlanSays) {
     Config config = config_of(wide);
     config.model.vocab = 64;
     config.model = validated(config.model).value();
-    const Plan plan = make_plan(config, layout.ranks(), 0, compute_dtype(config)).value();
+    const Plan plan = make_plan(config, layout.ranks(), 0).value();
     const auto all = on_ranks<Allocated>(
         layout.ranks(), [&](Comm& comm) { return allocated_by(wide, config_of(wide), data, comm); });
     for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {

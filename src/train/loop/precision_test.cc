@@ -45,8 +45,7 @@ TEST(Precision, MasterWeightsRememberWhatBf16CannotShow) {
     std::vector<double> weights;
     Comm comm("world", single_transport());
     const Config config = tiny(settings);
-    auto trainer = Trainer::create(
-        {.config = config, .train = &data, .comm = &comm, .machines = {}, .dtype = compute_dtype(config)});
+    auto trainer = Trainer::create({.config = config, .train = &data, .comm = &comm, .machines = {}});
     EXPECT_TRUE(trainer) << trainer.error().message;
     while ((*trainer)->steps_done() < config.steps) EXPECT_TRUE((*trainer)->step());
     const Model& model = (*trainer)->model();

@@ -131,7 +131,6 @@ Result<Outcome> train(const RankOptions& options, Held& held) {
                               .node_ranks = options.place.local_world,
                               .accepted = options.accepted,
                               .machines = machines,
-                              .dtype = compute_dtype(config),
                               .say = say,
                               .stop_requested = [] { return g_stop.load(std::memory_order_relaxed); }}));
   stop_on_signals(options.has_agent);

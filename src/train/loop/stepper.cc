@@ -73,7 +73,7 @@ Result<std::unique_ptr<Stepper>> Stepper::create(const TrainerParts& parts, cons
              Loader::create(*parts.train, static_cast<std::uint64_t>(config.sequence),
                             static_cast<std::uint64_t>(config.seed), config.ignored_token));
   MUSTER_TRY(auto groups, make_groups(config, mesh, *parts.comm, parts.node_ranks));
-  MUSTER_TRY(Model model, make_model(config, groups, layout, shard_place(config, mesh, rank), parts.dtype));
+  MUSTER_TRY(Model model, make_model(config, groups, layout, shard_place(config, mesh, rank), parts.dtype()));
   return std::unique_ptr<Stepper>(
       new Stepper(parts, std::move(groups), std::move(model), layout, loader, share));
 }
@@ -86,7 +86,7 @@ Stepper::Stepper(const TrainerParts& parts, Groups groups, Model model, const Ru
       model_(std::move(model)),
       pipeline_(model_, groups_.stages.get(), layout.schedule),
       replicas_(model_.table(), shard_place(config_, groups_.mesh, comm_.rank()), groups_.replicas()),
-      optimizer_(model_.table(), parts.dtype,
+      optimizer_(model_.table(), parts.dtype(),
                  {.beta1 = config_.beta1,
                   .beta2 = config_.beta2,
                   .eps = config_.eps,

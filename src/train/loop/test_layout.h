@@ -122,7 +122,7 @@ inline std::vector<Gradients> gradients_on(const Layout& layout, const TokenStre
                                     .comm = &comm,
                                     .node_ranks = layout.node_ranks,
                                     .machines = {},
-                                    .dtype = dtype});
+                                    .dtype_override = dtype});
     if (!trainer) {
       out.error = trainer.error().message;
       return out;

@@ -114,7 +114,7 @@ struct RunOptions {
   std::function<void(Trainer&)> after_run = {};
   std::set<std::string> accepted = {};
   bool steps_only = true;           // step() alone, else run()
-  std::optional<Dtype> dtype = {};  // else of train.precision
+  std::optional<Dtype> dtype = {};  // TrainerParts::dtype_override
   int node_ranks = 0;
   std::vector<json::Object> machines = {};  // of every rank
   std::optional<double> ask_every_s = {};   // TrainerParts
@@ -131,7 +131,7 @@ inline Trace run_on(Comm& comm, const RunOptions& options) {
                                   .node_ranks = options.node_ranks,
                                   .accepted = options.accepted,
                                   .machines = options.machines,
-                                  .dtype = options.dtype.value_or(compute_dtype(options.config)),
+                                  .dtype_override = options.dtype,
                                   .say = [&](const std::string& line) { trace.lines.push_back(line); },
                                   .stop_requested = options.stop,
                                   .ask_every_s = options.ask_every_s});

@@ -208,7 +208,7 @@ CheckpointInfo Trainer::Impl::info() const {
                      {"zero", config_.zero}},
           .machines = each_once(parts_.machines),
           .data = parts_.train->description(),
-          .tensors = state_tensors(stepper_->model().table(), wide(parts_.dtype), true)};
+          .tensors = state_tensors(stepper_->model().table(), wide(parts_.dtype()), true)};
 }
 
 // An update may overflow, which its gradient does not show.
@@ -252,7 +252,7 @@ Result<void> Trainer::Impl::finish() {
   if (config_.output_dir.empty()) return {};
   if (!saver_) MUSTER_CHECK(check_weights());
   CheckpointInfo model = info();
-  model.tensors = state_tensors(stepper_->model().table(), wide(parts_.dtype), false);
+  model.tensors = state_tensors(stepper_->model().table(), wide(parts_.dtype()), false);
   const auto written =
       write_model(config_.output_dir, config_, model, stepper_->finished_model(), parts_.writer.node, comm_);
   if (!written) return tl::unexpected(written.error().with_context("the model is not written"));
@@ -340,7 +340,7 @@ Result<Outcome> Trainer::Impl::run() {
 Result<std::unique_ptr<Trainer>> Trainer::create(TrainerParts parts) {
   MUSTER_CHECK(check_agreement(parts));
   MUSTER_TRY(parts.config.model, sized_model(parts));
-  MUSTER_TRY(const Plan plan, make_plan(parts.config, parts.comm->size(), parts.node_ranks, parts.dtype));
+  MUSTER_TRY(const Plan plan, make_plan(parts.config, parts.comm->size(), parts.node_ranks));
   MUSTER_TRY(const auto memories, shared_memories(memory_limits(), *parts.comm));
   MUSTER_CHECK(check_memory(plan, memories));
   MUSTER_TRY(const auto held_out, held_out_loader(parts));

@@ -34,12 +34,15 @@ struct TrainerParts {
   int node_ranks = 0;                       // ranks on each node; 0: not known
   std::set<std::string> accepted;           // --accept
   std::vector<json::Object> machines;       // of every rank: machine_descriptions()
-  Dtype dtype = Dtype::f32;
+  std::optional<Dtype> dtype_override = {};
   std::function<void(const std::string&)> say;  // one line; see say_once()
   // Asked on every rank: behind every step, before every pass of an evaluation, and within a step about as
   // often as ask_every_s says; one that is not that long is finished. Nothing: not within a step.
   std::function<bool()> stop_requested;
   std::optional<double> ask_every_s = 10;
+
+  // What the model computes in: config.precision, but for tests that do it in fp64.
+  Dtype dtype() const { return dtype_override.value_or(compute_dtype(config)); }
 
   // On rank 0: says the line.
   void say_once(const std::string& line) const {

@@ -5,13 +5,13 @@
 
 namespace muster::train {
 
-Result<Plan> make_plan(const Config& config, int ranks, int node_ranks, Dtype dtype) {
+Result<Plan> make_plan(const Config& config, int ranks, int node_ranks) {
   MUSTER_TRY(RunLayout layout, run_layout(config, ranks));
   Plan plan{.layout = std::move(layout)};
   const FlopPerToken flop = flop_per_token(config.model, config.sequence);
   StageCosts costs;
   for (std::size_t i = 0; i < plan.layout.stages.size(); ++i) {
-    const Stage stage(config, plan.layout, static_cast<int>(i), dtype);
+    const Stage stage(config, plan.layout, static_cast<int>(i));
     plan.stages.push_back({.layers = stage.layers,
                            .parameters = static_cast<std::int64_t>(stage.parameters),
                            .memory = memory_plan(stage),

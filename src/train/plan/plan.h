@@ -26,7 +26,7 @@ struct Plan {
   double flop_per_step = 0;  // of all ranks
 };
 
-// dtype: of parameters and activations; node_ranks: ranks on each node, 0: not known.
-Result<Plan> make_plan(const Config& config, int ranks, int node_ranks, Dtype dtype);
+// node_ranks: ranks on each node, 0: not known. Errors of run_layout().
+Result<Plan> make_plan(const Config& config, int ranks, int node_ranks);
 
 }  // namespace muster::train

@@ -2,7 +2,7 @@
 
 namespace muster::train {
 
-Stage::Stage(const Config& settings, const RunLayout& run, int number, Dtype dtype)
+Stage::Stage(const Config& settings, const RunLayout& run, int number)
     : config(settings),
       layout(run),
       index(number),
@@ -11,7 +11,8 @@ Stage::Stage(const Config& settings, const RunLayout& run, int number, Dtype dty
       shards(layout.mesh.extent(Axis::shard)),
       tp(layout.mesh.extent(Axis::tp)),
       owners(config.zero == 1 ? replicas : 1),
-      bytes{.narrow = value(size_of(dtype)), .wide = value(size_of(wide(dtype)))},
+      bytes{.narrow = value(size_of(compute_dtype(settings))),
+            .wide = value(size_of(wide(compute_dtype(settings))))},
       layers(layout.stages[static_cast<std::size_t>(index)]),
       micros(static_cast<double>(layout.share.count)),
       tokens(value(config.micro_batch * config.sequence)),

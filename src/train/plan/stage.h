@@ -17,9 +17,8 @@ struct ElementBytes {
 };
 
 struct Stage {
-  // Stage `number`, from 0, of run.stages. `settings` and `run` must outlive this. dtype: of parameters and
-  // activations.
-  Stage(const Config& settings, const RunLayout& run, int number, Dtype dtype);
+  // Stage `number`, from 0, of run.stages. `settings` and `run` must outlive this.
+  Stage(const Config& settings, const RunLayout& run, int number);
 
   const Config& config;
   const RunLayout& layout;

@@ -18,7 +18,7 @@ inline Config config_of(const std::vector<std::string>& assignments) {
 }
 
 inline Plan plan_of(const std::vector<std::string>& assignments, int ranks, int node_ranks = 0) {
-  return make_plan(config_of(assignments), ranks, node_ranks, Dtype::f32).value();
+  return make_plan(config_of(assignments), ranks, node_ranks).value();
 }
 
 }  // namespace muster::train

@@ -14,7 +14,7 @@ TEST(PlanText, HasSizesRanksAndStages) {
   const Config config =
       config_of({"model.preset=llama-70b", "mesh.pp=4", "mesh.tp=8", "mesh.shard=4", "train.batch=64",
                  "train.micro_batch=1", "train.sequence=4096", "train.activation_checkpointing=full"});
-  const std::string text = to_text(make_plan(config, 128, 8, Dtype::f32).value(), config);
+  const std::string text = to_text(make_plan(config, 128, 8).value(), config);
   EXPECT_THAT(text, HasSubstr("70.55 B parameters, 80 layers of width 8192"));
   EXPECT_THAT(text, HasSubstr("128 = pp 4 x replica 1 x shard 4 x tp 8"));
   EXPECT_THAT(text, HasSubstr("1f1b, stages wait "));
