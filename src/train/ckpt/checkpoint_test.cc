@@ -21,7 +21,7 @@
 #include "train/ckpt/convert.h"
 #include "train/ckpt/manifest.h"
 #include "train/ckpt/test_content.h"
-#include "train/comm/thread.h"
+#include "train/comm/test_ranks.h"
 
 namespace muster::train {
 namespace {
@@ -31,21 +31,11 @@ namespace fs = std::filesystem;
 
 // Saves with `size` ranks, two to a node; the answers of all ranks.
 std::vector<Result<void>> save(const std::string& folder, const Content& content, int size) {
-  ThreadWorld world(size);
-  std::vector<Result<void>> answers(static_cast<std::size_t>(size));
-  std::vector<std::unique_ptr<Comm>> comms;
-  for (int rank = 0; rank < size; ++rank) comms.push_back(std::make_unique<Comm>("world", world.join(rank)));
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto slices = content.slices(rank, size);
-      answers[static_cast<std::size_t>(rank)] =
-          save_checkpoint(folder, content.info(), slices, {.node = rank / 2, .local_rank = rank % 2},
-                          *comms[static_cast<std::size_t>(rank)]);
-    });
-  }
-  threads.clear();
-  return answers;
+  return on_ranks(size, [&](Comm& comm) {
+    const int rank = comm.rank();
+    return save_checkpoint(folder, content.info(), content.slices(rank, size),
+                           {.node = rank / 2, .local_rank = rank % 2}, comm);
+  });
 }
 
 void save_whole(const std::string& folder, const Content& content, int size = 1) {
@@ -142,32 +132,23 @@ TEST(Checkpoint, IsReadInAnotherLayout) {
   Content content(3, {rows * columns});
   content.tensors[0].shape = {rows, columns};
   const TempDir folder;
-  ThreadWorld world(4);
-  std::vector<std::unique_ptr<Comm>> comms;
-  for (int rank = 0; rank < 4; ++rank) comms.push_back(std::make_unique<Comm>("world", world.join(rank)));
-  std::vector<Result<void>> answers(4);
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < 4; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto cut = part_of(columns, rank / 2, 2);
-      const Box box{{0, cut.begin}, {rows, cut.size()}};
-      std::vector<float> data;
-      for (const auto& run : intersect(whole_slice("layer.0.weight", whole_box({rows, columns})),
-                                       whole_slice("layer.0.weight", box))) {
-        for (std::int64_t i = 0; i < run.count; ++i) {
-          data.push_back(content.values[0][static_cast<std::size_t>(run.a + i)]);
-        }
+  const auto answers = on_ranks(4, [&](Comm& comm) {
+    const auto cut = part_of(columns, comm.rank() / 2, 2);
+    const Box box{{0, cut.begin}, {rows, cut.size()}};
+    std::vector<float> data;
+    for (const auto& run : intersect(whole_slice("layer.0.weight", whole_box({rows, columns})),
+                                     whole_slice("layer.0.weight", box))) {
+      for (std::int64_t i = 0; i < run.count; ++i) {
+        data.push_back(content.values[0][static_cast<std::size_t>(run.a + i)]);
       }
-      const auto flat = part_of(box.numel(), rank % 2, 2);
-      const TensorSlice mine{{"layer.0.weight", box, flat},
-                             std::as_bytes(std::span(data).subspan(static_cast<std::size_t>(flat.begin),
-                                                                   static_cast<std::size_t>(flat.size())))};
-      answers[static_cast<std::size_t>(rank)] =
-          save_checkpoint(folder.path(), content.info(), {&mine, 1}, {.node = 0, .local_rank = rank},
-                          *comms[static_cast<std::size_t>(rank)]);
-    });
-  }
-  threads.clear();
+    }
+    const auto flat = part_of(box.numel(), comm.rank() % 2, 2);
+    const TensorSlice mine{{"layer.0.weight", box, flat},
+                           std::as_bytes(std::span(data).subspan(static_cast<std::size_t>(flat.begin),
+                                                                 static_cast<std::size_t>(flat.size())))};
+    return save_checkpoint(folder.path(), content.info(), {&mine, 1}, {.node = 0, .local_rank = comm.rank()},
+                           comm);
+  });
   for (const auto& answer : answers) ASSERT_TRUE(answer) << answer.error().message;
   auto reader = Reader::open(step_folder(folder.path(), 3));
   ASSERT_TRUE(reader) << reader.error().message;

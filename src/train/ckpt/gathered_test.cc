@@ -4,11 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <thread>
 
 #include "base/file.h"
 #include "train/ckpt/test_content.h"
-#include "train/comm/thread.h"
+#include "train/comm/test_ranks.h"
 
 namespace muster::train {
 namespace {
@@ -18,20 +17,13 @@ namespace fs = std::filesystem;
 // The outcome of each rank, which has folder/R to itself.
 std::vector<Result<void>> gather(const std::string& folder, const Content& content, int size,
                                  std::uint64_t round_bytes) {
-  ThreadWorld world(size);
-  std::vector<Result<void>> outcomes(static_cast<std::size_t>(size));
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      Comm comm("world", world.join(rank));
-      outcomes[static_cast<std::size_t>(rank)] =
-          save_gathered(folder + "/" + std::to_string(rank), content.info(), content.slices(rank, size), rank,
-                        comm, round_bytes);
-      static_cast<void>(comm.barrier());
-    });
-  }
-  threads.clear();
-  return outcomes;
+  return on_ranks(size, [&](Comm& comm) {
+    const int rank = comm.rank();
+    const auto outcome = save_gathered(folder + "/" + std::to_string(rank), content.info(),
+                                       content.slices(rank, size), rank, comm, round_bytes);
+    static_cast<void>(comm.barrier());
+    return outcome;
+  });
 }
 
 // Pieces of all sizes against slices of all sizes, empty ones among them.

@@ -17,7 +17,7 @@
 #include "base/text.h"
 #include "train/agent/process.h"
 #include "train/ckpt/test_content.h"
-#include "train/comm/thread.h"
+#include "train/comm/test_ranks.h"
 
 namespace muster::train {
 namespace {
@@ -26,19 +26,12 @@ using testing::HasSubstr;
 using testing::Not;
 
 // Runs `body` on every rank of a group, two ranks to a node.
-void on_ranks(int size, Millis timeout,
+void on_nodes(int size, Millis timeout,
               const std::function<void(int rank, Comm& comm, const Writer& writer)>& body) {
-  ThreadWorld world(size, timeout);
-  std::vector<std::unique_ptr<Comm>> comms;
-  for (int rank = 0; rank < size; ++rank) comms.push_back(std::make_unique<Comm>("world", world.join(rank)));
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto& comm = comms[static_cast<std::size_t>(rank)];
-      body(rank, *comm, {.node = rank / 2, .local_rank = rank % 2});
-      comm.reset();  // has left
-    });
-  }
+  on_ranks(
+      size,
+      [&](Comm& comm) { body(comm.rank(), comm, {.node = comm.rank() / 2, .local_rank = comm.rank() % 2}); },
+      {.timeout = timeout});
 }
 
 std::string error_of(const Result<std::optional<SaveReport>>& result) {
@@ -71,7 +64,7 @@ class Held {
 TEST(Saver, TheFileHoldsWhatWasThereWhenStartReturned) {
   const TempDir folder;
   const Content content(7, {3, 3'000'000, 1'200'000, 0, 17});
-  on_ranks(3, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
+  on_nodes(3, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
     auto weights = content;
     const auto slices = weights.slices(rank, 3);
     Saver saver({.folder = folder.path(), .writer = writer}, comm);
@@ -95,7 +88,7 @@ TEST(Saver, CountsOnlyWhenEveryRankHasToldThreeTimes) {
   const std::string step = step_folder(folder.path(), 5);
   Held held(step + "/rank-1.bin");
   if (!held.works()) GTEST_SKIP() << "no file leases here";
-  on_ranks(2, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
+  on_nodes(2, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
     const Content content(5, {1000});
     Saver saver({.folder = folder.path(), .writer = writer}, comm);
     EXPECT_TRUE(saver.ready());  // nothing in flight
@@ -130,7 +123,7 @@ TEST(Saver, ASlowDiskIsNoStall) {
     std::this_thread::sleep_for(std::chrono::milliseconds(700));
     held.release();
   });
-  on_ranks(2, Millis(200), [&](int rank, Comm& comm, const Writer& writer) {
+  on_nodes(2, Millis(200), [&](int rank, Comm& comm, const Writer& writer) {
     Saver saver({.folder = folder.path(), .writer = writer}, comm);
     ASSERT_TRUE(saver.start(content.info(), content.slices(rank, 2)));
     const auto report = saver.wait();
@@ -145,7 +138,7 @@ TEST(Saver, ADiskThatHangsIsEverybodysErrorInTime) {
   Held held(step_folder(folder.path(), 5) + "/rank-1.bin");
   if (!held.works()) GTEST_SKIP() << "no file leases here";
   std::atomic<int> told = 0;
-  on_ranks(2, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
+  on_nodes(2, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
     const Content content(5, {1000});
     Saver saver({.folder = folder.path(), .writer = writer, .stall_limit = Millis(300)}, comm);
     ASSERT_TRUE(saver.start(content.info(), content.slices(rank, 2)));
@@ -162,7 +155,7 @@ TEST(Saver, ADiskThatHangsIsEverybodysErrorInTime) {
 
 TEST(Saver, ARankThatIsGoneIsAnErrorInTime) {
   const TempDir folder;
-  on_ranks(3, Millis(1'000), [&](int rank, Comm& comm, const Writer& writer) {
+  on_nodes(3, Millis(1'000), [&](int rank, Comm& comm, const Writer& writer) {
     const Content content(5, {1000});
     Saver saver({.folder = folder.path(), .writer = writer}, comm);
     ASSERT_TRUE(saver.start(content.info(), content.slices(rank, 3)));
@@ -178,7 +171,7 @@ TEST(Saver, AnErrorOfTheThreadNamesStepRankAndPath) {
   const TempDir folder;
   const std::string step = step_folder(folder.path(), 5);
   std::filesystem::create_directories(step + "/rank-1.bin");  // a folder is in the way
-  on_ranks(2, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
+  on_nodes(2, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
     const Content content(5, {1000});
     Saver saver({.folder = folder.path(), .writer = writer}, comm);
     ASSERT_TRUE(saver.start(content.info(), content.slices(rank, 2)));
@@ -193,7 +186,7 @@ TEST(Saver, AnErrorOfTheThreadNamesStepRankAndPath) {
 TEST(Saver, APartOfTheRanksOnNodesWithFoldersOfTheirOwn) {
   const TempDir folders;
   const Content content(5, {1000});
-  on_ranks(4, Millis(60'000), [&](int rank, Comm& world, const Writer& writer) {
+  on_nodes(4, Millis(60'000), [&](int rank, Comm& world, const Writer& writer) {
     if (rank == 1 || rank == 2) return;
     const auto copy = world.subgroup("copy", {0, 3});
     const std::string folder = folders / std::to_string(writer.node);
@@ -209,7 +202,7 @@ TEST(Saver, APartOfTheRanksOnNodesWithFoldersOfTheirOwn) {
 
 TEST(Saver, RemovesOldStepsOnEveryNode) {
   const TempDir folders;
-  on_ranks(4, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
+  on_nodes(4, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
     Saver saver({.folder = folders / std::to_string(writer.node), .writer = writer, .keep = Keep{.last = 2}},
                 comm);
     for (std::int64_t step = 1; step <= 4; ++step) {
@@ -259,7 +252,7 @@ TEST(DISABLED_LimitedSaver, SavesOnce) {
                          ? std::vector<std::int64_t>(100, 2)
                          : std::vector<std::int64_t>{50'000, 7};
   const Content content(*parse_int(std::getenv("SAVE_STEP")), sizes);
-  on_ranks(2, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
+  on_nodes(2, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
     Saver saver({.folder = std::getenv("SAVE_FOLDER"), .writer = writer, .keep = Keep{.last = 2}}, comm);
     ASSERT_TRUE(saver.start(content.info(), content.slices(rank, 2)));
     ASSERT_TRUE(saver.wait());

@@ -244,9 +244,9 @@ TEST(Layouts, NoCallOfACollectiveInAStepCanBeWrongUnseen) {
   std::vector<Gradients> references;
   const auto data = tokens();
   const auto run = [&](const Layout& layout, Mutation& mutation) {
-    return gradients_on(layout, data, [&](std::unique_ptr<Transport> transport) {
-      return std::make_unique<MutantTransport>(std::move(transport), mutation);
-    });
+    return gradients_on(layout, data, {.wrap = [&](std::unique_ptr<Transport> transport) {
+                          return std::make_unique<MutantTransport>(std::move(transport), mutation);
+                        }});
   };
   for (std::size_t i = 0; i < layouts.size(); ++i) {
     layouts[i].settings.insert(layouts[i].settings.begin(), common.begin(), common.end());
@@ -318,9 +318,9 @@ Left whole_run(const TokenStream& data, Mutation& mutation, bool stop) {
     if (!outcome) return outcome.error().message;
     return *outcome == Outcome::stopped ? "stopped" : "finished";
   };
-  Left left{.ends = on_ranks<std::string>(layout.ranks(), run, [&](std::unique_ptr<Transport> transport) {
-              return std::make_unique<MutantTransport>(std::move(transport), mutation);
-            })};
+  Left left{.ends = on_ranks(layout.ranks(), run, {.wrap = [&](std::unique_ptr<Transport> transport) {
+                               return std::make_unique<MutantTransport>(std::move(transport), mutation);
+                             }})};
   left.checkpoint = tensors_in(folder / "ckpt");
   left.model = tensors_in(folder / "model");
   return left;
@@ -413,11 +413,11 @@ TEST(Layouts, SendWhatThePlanSays) {
       EXPECT_TRUE((*trainer)->step());
       return sent;
     };
-    const auto sent = on_ranks<std::map<std::string, double>>(layout.ranks(), run, [&](auto transport) {
-      auto counter = std::make_unique<CountingTransport>(std::move(transport));
-      counters.push_back(counter.get());
-      return counter;
-    });
+    const auto sent = on_ranks(layout.ranks(), run, {.wrap = [&](std::unique_ptr<Transport> transport) {
+                                 auto counter = std::make_unique<CountingTransport>(std::move(transport));
+                                 counters.push_back(counter.get());
+                                 return counter;
+                               }});
     // A rank of a group sends more or less than another as cuts are uneven; all of a stage send what is
     // planned. The sums for the norm come on top.
     for (int stage = 0; stage < layout.pp; ++stage) {

@@ -18,7 +18,6 @@
 #include "base/text.h"
 #include "train/agent/process.h"
 #include "train/comm/gloo/gloo.h"
-#include "train/comm/thread.h"
 #include "train/data/memory_stream.h"
 #include "train/determinism.h"
 #include "train/loop/evaluate.h"
@@ -271,27 +270,16 @@ TEST(Evaluation, IsTheSameForAnyNumberOfRanks) {
   const auto data = tokens();
   const auto loader = Loader::create(data, 16, 1);
   const auto with = [&](int size) {
-    ThreadWorld world(size);
-    std::vector<Evaluation> results(static_cast<std::size_t>(size));
-    std::vector<std::jthread> threads;
-    std::vector<std::unique_ptr<Comm>> comms;
-    for (int rank = 0; rank < size; ++rank)
-      comms.push_back(std::make_unique<Comm>("world", world.join(rank)));
-    for (std::size_t rank = 0; rank < comms.size(); ++rank) {
-      threads.emplace_back([&, rank] {
-        set_threads(1);
-        ModelConfig config = *preset("tiny", 64);
-        auto model = Model::create(config);
-        model->init_parameters(1);
-        Pipeline pipeline(*model, nullptr, PipelineSchedule::gpipe);
-        results[rank] = *evaluate(
-            pipeline, *loader,
-            {.windows_max = 11, .rows = 2, .part = {.part = comms[rank]->rank(), .parts = size}, .go_on = {}},
-            *comms[rank]);
-        comms[rank].reset();
-      });
-    }
-    threads.clear();
+    const auto results = on_ranks(size, [&](Comm& comm) {
+      set_threads(1);
+      ModelConfig config = *preset("tiny", 64);
+      auto model = Model::create(config);
+      model->init_parameters(1);
+      Pipeline pipeline(*model, nullptr, PipelineSchedule::gpipe);
+      return *evaluate(
+          pipeline, *loader,
+          {.windows_max = 11, .rows = 2, .part = {.part = comm.rank(), .parts = size}, .go_on = {}}, comm);
+    });
     for (const auto& result : results) EXPECT_EQ(result.loss, results[0].loss);
     return results[0];
   };

@@ -25,7 +25,7 @@ TEST(Memory, RanksOnOneMachineShareIt) {
                                                         {{"a", "machine", 64}, {"a 7", "cgroup /jobs", 8}},
                                                         {{"b", "machine", 32}},
                                                         {{"b", "machine", 30}}};
-  const auto all = on_ranks<std::vector<SharedMemory>>(4, [&](Comm& comm) {
+  const auto all = on_ranks(4, [&](Comm& comm) {
     return shared_memories(limits[static_cast<std::size_t>(comm.rank())], comm).value();
   });
   for (const auto& memories : all) {
@@ -109,8 +109,8 @@ TEST(Memory, IsAllocatedAsThePlanSays) {
     config.model.vocab = 64;
     config.model = validated(config.model).value();
     const Plan plan = make_plan(config, layout.ranks(), 0).value();
-    const auto all = on_ranks<Allocated>(
-        layout.ranks(), [&](Comm& comm) { return allocated_by(wide, config_of(wide), data, comm); });
+    const auto all =
+        on_ranks(layout.ranks(), [&](Comm& comm) { return allocated_by(wide, config_of(wide), data, comm); });
     for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
       const MemoryPlan& m = plan.stages[stage].memory;
       Allocated most;

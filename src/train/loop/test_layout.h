@@ -111,7 +111,7 @@ inline Tensors weights_of(Trainer& trainer) {
 }
 
 inline std::vector<Gradients> gradients_on(const Layout& layout, const TokenStream& data,
-                                           const Wrap& wrap = {}, Dtype dtype = Dtype::f64) {
+                                           const RanksOptions& options = {}, Dtype dtype = Dtype::f64) {
   const Config config = config_of(layout);
   const auto run = [&](Comm& comm) {
     set_threads(1);
@@ -141,7 +141,7 @@ inline std::vector<Gradients> gradients_on(const Layout& layout, const TokenStre
     if (evaluated) out.held_out = evaluated->loss;
     return out;
   };
-  return on_ranks<Gradients>(layout.ranks(), run, wrap);
+  return on_ranks(layout.ranks(), run, options);
 }
 
 // How far a layout is from one rank; "" if it is not. An element that two ranks own is the same on both.

@@ -7,13 +7,12 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/crypto.h"
 #include "base/rng.h"
 #include "base/text.h"
-#include "train/comm/thread.h"
+#include "train/comm/test_ranks.h"
 #include "train/data/memory_stream.h"
 #include "train/determinism.h"
 #include "train/loop/machine.h"
@@ -160,32 +159,9 @@ inline Trace run_on(Comm& comm, const RunOptions& options) {
   return trace;
 }
 
-// What `run` gives on each of `size` threads, whose messages go through wrap(transport).
-using Wrap = std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)>;
-template <typename T, typename Run>
-std::vector<T> on_ranks(int size, Run run, const Wrap& wrap = {}) {
-  ThreadWorld world(size);
-  std::vector<std::unique_ptr<Comm>> comms;
-  for (int rank = 0; rank < size; ++rank) {
-    auto transport = world.join(rank);
-    if (wrap) transport = wrap(std::move(transport));
-    comms.push_back(std::make_unique<Comm>("world", std::move(transport)));
-  }
-  std::vector<T> results(static_cast<std::size_t>(size));
-  std::vector<std::jthread> threads;
-  for (std::size_t rank = 0; rank < comms.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      results[rank] = run(*comms[rank]);
-      comms[rank].reset();
-    });
-  }
-  threads.clear();
-  return results;
-}
-
 // One trace a rank.
 inline std::vector<Trace> run_ranks(int size, const std::function<RunOptions(int)>& options) {
-  return on_ranks<Trace>(size, [&](Comm& comm) { return run_on(comm, options(comm.rank())); });
+  return on_ranks(size, [&](Comm& comm) { return run_on(comm, options(comm.rank())); });
 }
 
 inline Trace run_alone(const RunOptions& options) {

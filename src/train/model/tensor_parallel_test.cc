@@ -4,10 +4,9 @@
 
 #include <cmath>
 #include <map>
-#include <thread>
 
 #include "base/rng.h"
-#include "train/comm/thread.h"
+#include "train/comm/test_ranks.h"
 #include "train/model/detail/model_detail.h"
 #include "train/model/model.h"
 #include "train/tensor.h"
@@ -68,43 +67,37 @@ struct Case {
 
 // One outcome a rank; `gradients` has what the rank holds at its place.
 std::vector<Outcome> run(const Case& c) {
-  ThreadWorld world(c.tp);
   std::vector<Outcome> outcomes(static_cast<std::size_t>(c.tp));
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < c.tp; ++rank) {
-    threads.emplace_back([&, rank, transport = world.join(rank)]() mutable {
-      at::set_num_threads(1);
-      Outcome& out = outcomes[static_cast<std::size_t>(rank)];
-      Comm comm("tp", std::move(transport));
-      auto model = Model::create(
-          c.config, {.dtype = Dtype::f64, .tp = &comm, .sequence_parallel = c.sequence_parallel});
-      if (!model) {
-        out.error = model.error().message;
-        return;
-      }
-      if (c.logit_bytes_max > 0) model->detail().head.logit_bytes_max = c.logit_bytes_max;
-      model->init_parameters(5);
-      model->start_accumulation();
-      for (const Micro& micro : c.micros) {
-        const auto result = model->forward_backward(micro.batch());
-        ASSERT_TRUE(result) << result.error().message;
-        out.loss += result->loss_sum;
-        out.tokens += result->tokens;
-      }
-      ASSERT_TRUE(model->finish_accumulation());
-      out.evaluated = model->evaluate(c.micros[0].batch()).value().loss_sum;
-      const ParamTable& table = model->table();
-      const ParamTable whole(table.config());
-      fold_tied_gradient(table, model->gradients(), model->parameters().pieces());
-      for (const Param& param : table.params()) {
-        place(param, whole.at(param.name).shape,
-              model->gradients().as<double>({param.offset, param.offset + param.numel}),
-              out.gradients[param.name]);
-      }
-      ASSERT_TRUE(comm.barrier());
-    });
-  }
-  threads.clear();
+  on_ranks(c.tp, [&](Comm& comm) {
+    at::set_num_threads(1);
+    Outcome& out = outcomes[static_cast<std::size_t>(comm.rank())];
+    auto model =
+        Model::create(c.config, {.dtype = Dtype::f64, .tp = &comm, .sequence_parallel = c.sequence_parallel});
+    if (!model) {
+      out.error = model.error().message;
+      return;
+    }
+    if (c.logit_bytes_max > 0) model->detail().head.logit_bytes_max = c.logit_bytes_max;
+    model->init_parameters(5);
+    model->start_accumulation();
+    for (const Micro& micro : c.micros) {
+      const auto result = model->forward_backward(micro.batch());
+      ASSERT_TRUE(result) << result.error().message;
+      out.loss += result->loss_sum;
+      out.tokens += result->tokens;
+    }
+    ASSERT_TRUE(model->finish_accumulation());
+    out.evaluated = model->evaluate(c.micros[0].batch()).value().loss_sum;
+    const ParamTable& table = model->table();
+    const ParamTable whole(table.config());
+    fold_tied_gradient(table, model->gradients(), model->parameters().pieces());
+    for (const Param& param : table.params()) {
+      place(param, whole.at(param.name).shape,
+            model->gradients().as<double>({param.offset, param.offset + param.numel}),
+            out.gradients[param.name]);
+    }
+    ASSERT_TRUE(comm.barrier());
+  });
   return outcomes;
 }
 

@@ -3,10 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <thread>
 
 #include "base/rng.h"
-#include "train/comm/thread.h"
+#include "train/comm/test_ranks.h"
 
 namespace muster::train {
 namespace {
@@ -33,32 +32,28 @@ struct Outcome {
 };
 
 std::vector<Outcome> run(const ParamTable& table, bool zero, int size) {
-  ThreadWorld world(size);
   std::vector<Outcome> outcomes(static_cast<std::size_t>(size));
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank, transport = world.join(rank)]() mutable {
-      Comm comm("replica", std::move(transport)), alone("shard", single_transport());
-      DataParallel replicas(table, {.replicas = size, .replica = rank, .zero = zero},
-                            {.shard = &alone, .replica = &comm});
-      Outcome& out = outcomes[static_cast<std::size_t>(rank)];
-      out.owned = replicas.placement().owned();
-      FlatBuffer gradients = gradient_of(table, rank);
-      ASSERT_TRUE(replicas.reduce(gradients));
-      FlatBuffer parameters(table.numel(), Dtype::f32);
-      for (const Range& piece : out.owned) {
-        const auto reduced = gradients.as<float>(piece);
-        std::ranges::copy(reduced, parameters.as<float>(piece).begin());
-        for (std::int64_t i = 0; i < piece.size(); ++i)
-          out.reduced[piece.begin + i] = reduced[static_cast<std::size_t>(i)];
-      }
-      out.squares = replicas.squares(gradients).value();
-      ASSERT_TRUE(replicas.gather(parameters));
-      out.gathered.assign(parameters.as<float>().begin(), parameters.as<float>().end());
-      ASSERT_TRUE(comm.barrier());
-    });
-  }
-  threads.clear();
+  on_ranks(size, [&](Comm& comm) {
+    const int rank = comm.rank();
+    Comm alone("shard", single_transport());
+    DataParallel replicas(table, {.replicas = size, .replica = rank, .zero = zero},
+                          {.shard = &alone, .replica = &comm});
+    Outcome& out = outcomes[static_cast<std::size_t>(rank)];
+    out.owned = replicas.placement().owned();
+    FlatBuffer gradients = gradient_of(table, rank);
+    ASSERT_TRUE(replicas.reduce(gradients));
+    FlatBuffer parameters(table.numel(), Dtype::f32);
+    for (const Range& piece : out.owned) {
+      const auto reduced = gradients.as<float>(piece);
+      std::ranges::copy(reduced, parameters.as<float>(piece).begin());
+      for (std::int64_t i = 0; i < piece.size(); ++i)
+        out.reduced[piece.begin + i] = reduced[static_cast<std::size_t>(i)];
+    }
+    out.squares = replicas.squares(gradients).value();
+    ASSERT_TRUE(replicas.gather(parameters));
+    out.gathered.assign(parameters.as<float>().begin(), parameters.as<float>().end());
+    ASSERT_TRUE(comm.barrier());
+  });
   return outcomes;
 }
 

@@ -2,9 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <thread>
-
-#include "train/comm/thread.h"
+#include "train/comm/test_ranks.h"
 
 namespace muster::train {
 namespace {
@@ -30,34 +28,27 @@ std::vector<Traffic> gather_both(const std::vector<std::int64_t>& sizes, int loc
     parts.push_back({begin, begin + part});
   }
   const auto numel = static_cast<std::size_t>(parts.back().end);
-  ThreadWorld world(size);
-  std::vector<Traffic> traffic(sizes.size());
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank, transport = world.join(rank)]() mutable {
-      Comm all("shard", std::move(transport));
-      std::vector<int> across, within;
-      for (int other = 0; other < size; ++other) {
-        if (other % local == rank % local) across.push_back(other);
-        if (other / local == rank / local) within.push_back(other);
-      }
-      const auto a = all.subgroup("across", across), w = all.subgroup("within", within);
-      const auto gathered = [&](const GatherGroups& groups) {
-        std::vector<float> unit(numel, -1);
-        const Range mine = parts[static_cast<std::size_t>(rank)];
-        for (auto i = mine.begin; i < mine.end; ++i)
-          unit[static_cast<std::size_t>(i)] = static_cast<float>(i);
-        EXPECT_TRUE(gather(groups, std::as_writable_bytes(std::span(unit)), parts, sizeof(float)));
-        for (std::size_t i = 0; i < numel; ++i) EXPECT_EQ(unit[i], static_cast<float>(i)) << i;
-      };
-      gathered({.all = &all});
-      gathered({.all = &all, .across = a.get(), .within = w.get()});
-      traffic[static_cast<std::size_t>(rank)] = {sent(all), sent(*a), sent(*w)};
-      ASSERT_TRUE(all.barrier());
-    });
-  }
-  threads.clear();
-  return traffic;
+  return on_ranks(size, [&](Comm& all) {
+    const int rank = all.rank();
+    std::vector<int> across, within;
+    for (int other = 0; other < size; ++other) {
+      if (other % local == rank % local) across.push_back(other);
+      if (other / local == rank / local) within.push_back(other);
+    }
+    const auto a = all.subgroup("across", across), w = all.subgroup("within", within);
+    const auto gathered = [&](const GatherGroups& groups) {
+      std::vector<float> unit(numel, -1);
+      const Range mine = parts[static_cast<std::size_t>(rank)];
+      for (auto i = mine.begin; i < mine.end; ++i) unit[static_cast<std::size_t>(i)] = static_cast<float>(i);
+      EXPECT_TRUE(gather(groups, std::as_writable_bytes(std::span(unit)), parts, sizeof(float)));
+      for (std::size_t i = 0; i < numel; ++i) EXPECT_EQ(unit[i], static_cast<float>(i)) << i;
+    };
+    gathered({.all = &all});
+    gathered({.all = &all, .across = a.get(), .within = w.get()});
+    const Traffic traffic = {sent(all), sent(*a), sent(*w)};
+    EXPECT_TRUE(all.barrier());
+    return traffic;
+  });
 }
 
 TEST(Gather, InTwoLevelsIsTheSameUnevenAndWithEmptyParts) {

@@ -3,10 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <thread>
-
 #include "base/rng.h"
-#include "train/comm/thread.h"
+#include "train/comm/test_ranks.h"
 #include "train/model/model.h"
 
 namespace muster::train {
@@ -43,32 +41,27 @@ TEST(ShardedWeights, HoldAPieceAndComputeTheWhole) {
     for (const std::uint64_t seed : {1U, 2U})
       losses.push_back(whole.forward_backward(text_of(seed).batch()).value().loss_sum);
     const int size = 3;
-    ThreadWorld world(size);
     std::vector<std::int64_t> held(size);
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank, transport = world.join(rank)]() mutable {
-        Comm comm("shard", std::move(transport));
-        auto weights = std::make_unique<ShardedWeights>(ParamTable(config), Dtype::f32,
-                                                        ShardPlace{.shards = size, .shard = rank},
-                                                        GatherGroups{.all = &comm});
-        Model model = Model::create(std::move(weights), {}).value();
-        model.init_parameters(3);
-        held[static_cast<std::size_t>(rank)] = model.parameters().numel();
-        for (const Range& piece : model.parameters().pieces())
-          EXPECT_TRUE(std::ranges::equal(model.parameters().bytes(piece), whole.parameters().bytes(piece)));
-        for (const std::uint64_t seed : {1U, 2U})
-          EXPECT_EQ(model.forward_backward(text_of(seed).batch()).value().loss_sum, losses[seed - 1]);
-        for (const Range& piece : model.gradients().pieces()) {
-          const auto mine = std::as_const(model).gradients().as<float>(piece);
-          const auto one = std::as_const(whole).gradients().as<float>(piece);
-          for (std::size_t i = 0; i < mine.size(); ++i)
-            ASSERT_NEAR(mine[i], 3 * one[i], 1e-6 + 1e-5 * std::abs(one[i])) << i;
-        }
-        ASSERT_TRUE(comm.barrier());
-      });
-    }
-    threads.clear();
+    on_ranks(size, [&](Comm& comm) {
+      const int rank = comm.rank();
+      auto weights = std::make_unique<ShardedWeights>(ParamTable(config), Dtype::f32,
+                                                      ShardPlace{.shards = size, .shard = rank},
+                                                      GatherGroups{.all = &comm});
+      Model model = Model::create(std::move(weights), {}).value();
+      model.init_parameters(3);
+      held[static_cast<std::size_t>(rank)] = model.parameters().numel();
+      for (const Range& piece : model.parameters().pieces())
+        EXPECT_TRUE(std::ranges::equal(model.parameters().bytes(piece), whole.parameters().bytes(piece)));
+      for (const std::uint64_t seed : {1U, 2U})
+        EXPECT_EQ(model.forward_backward(text_of(seed).batch()).value().loss_sum, losses[seed - 1]);
+      for (const Range& piece : model.gradients().pieces()) {
+        const auto mine = std::as_const(model).gradients().as<float>(piece);
+        const auto one = std::as_const(whole).gradients().as<float>(piece);
+        for (std::size_t i = 0; i < mine.size(); ++i)
+          ASSERT_NEAR(mine[i], 3 * one[i], 1e-6 + 1e-5 * std::abs(one[i])) << i;
+      }
+      ASSERT_TRUE(comm.barrier());
+    });
     EXPECT_EQ(held[0] + held[1] + held[2], whole.table().numel());
     EXPECT_LT(held[0], whole.table().numel() / 2);
   }
