@@ -18,7 +18,7 @@
 #include "text/tokenizer.h"
 #include "text/train_tokenizer.h"
 #include "train/agent/agent.h"
-#include "train/agent/process.h"
+#include "train/agent/test_process.h"
 #include "train/ckpt/checkpoint.h"
 #include "train/comm/gloo/gloo.h"
 
@@ -79,34 +79,7 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 Child start(const std::vector<std::string>& arguments, const Variables& variables = {}) {
   std::vector<std::string> argv = {MUSTER_TRAIN_PROGRAM};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  Child started;
-  auto child = spawn(argv, variables);
-  if (child) {
-    started = *std::move(child);
-  } else {
-    ADD_FAILURE() << child.error().message;
-  }
-  return started;
-}
-
-std::string read_until(const UniqueFd& fd, std::string_view text) {
-  std::string got;
-  char byte = 0;
-  while ((text.empty() || got.find(text) == std::string::npos) && read(fd.get(), &byte, 1) == 1) got += byte;
-  return got;
-}
-
-struct Finished {
-  int code = 0;
-  std::string out, err;
-};
-
-Finished finish(const Child& child) {
-  Finished finished;
-  finished.out = read_until(child.out, "");
-  finished.err = read_until(child.err, "");
-  finished.code = wait_child(child).code;
-  return finished;
+  return start_program(argv, variables);
 }
 
 std::vector<std::string> train_arguments(const std::string& train, const std::vector<std::string>& more) {

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "base/text.h"
-#include "train/agent/process.h"
+#include "train/agent/test_process.h"
 
 namespace muster::train {
 namespace {
@@ -43,47 +43,16 @@ TEST(DISABLED_FakeAgent, Runs) {
 }
 
 Child start(const std::string& script, int ranks) {
-  auto child =
-      spawn({*own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_FakeAgent.Runs"},
-            {{"SCRIPT", script}, {"RANKS", std::to_string(ranks)}});
-  Child started;
-  if (child) {
-    started = *std::move(child);
-  } else {
-    ADD_FAILURE() << child.error().message;
-  }
-  return started;
-}
-
-// Reads until `text` has come or the stream ends.
-std::string read_until(const UniqueFd& fd, std::string_view text) {
-  std::string got;
-  char byte = 0;
-  while ((text.empty() || got.find(text) == std::string::npos) && read(fd.get(), &byte, 1) == 1) got += byte;
-  return got;
-}
-
-struct Finished {
-  Ended ended;
-  std::string out, err;
-  Millis took{};
-};
-
-Finished finish(const Child& child) {
-  const auto begin = boot_time();
-  Finished finished;
-  finished.out = read_until(child.out, "");
-  finished.err = read_until(child.err, "");
-  finished.ended = wait_child(child);
-  finished.took = boot_time() - begin;
-  return finished;
+  return start_program(
+      {*own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_FakeAgent.Runs"},
+      {{"SCRIPT", script}, {"RANKS", std::to_string(ranks)}});
 }
 
 bool alive(pid_t pid) { return kill(pid, 0) == 0; }
 
 TEST(Agent, PassesPlaceAndOutput) {
   const auto run = finish(start(R"(echo "out of $2 of $4"; echo "err of $2" >&2)", 2));
-  EXPECT_EQ(run.ended.code, 0) << run.err;
+  EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("\nout of 0 of 2\n"));  // rank 0's as it is
   EXPECT_THAT(run.out, Not(HasSubstr("out of 1")));
   EXPECT_THAT(run.err, HasSubstr("[rank 1] out of 1 of 2\n"));
@@ -94,7 +63,7 @@ TEST(Agent, PassesPlaceAndOutput) {
 TEST(Agent, AFailedRankStopsTheOthersAndIsNamed) {
   const auto run =
       finish(start(R"(if [ $2 = 1 ]; then echo "no such file: x" >&2; exit 3; fi; exec sleep 100)", 3));
-  EXPECT_EQ(run.ended.code, 3);
+  EXPECT_EQ(run.code, 3);
   EXPECT_LT(run.took, Millis(5000));
   EXPECT_THAT(run.err, HasSubstr("[rank 1] no such file: x\nrank 1 ended with exit code 3\n"));
   EXPECT_THAT(run.err, HasSubstr("failure: rank 1 ended with exit code 3: no such file: x\n"));
@@ -136,20 +105,20 @@ TEST(Agent, BlamesTheKilledRankNotItsVictims) {
   // Rank 0 loses its peer and says so before the other's end is known for sure.
   const auto run =
       finish(start(R"(if [ $2 = 1 ]; then sleep 0.1; kill -9 $$; fi; echo lost >&2; exit 69)", 2));
-  EXPECT_EQ(run.ended.code, 128 + SIGKILL);
+  EXPECT_EQ(run.code, 128 + SIGKILL);
   EXPECT_THAT(run.err, HasSubstr("failure: rank 1 was killed by signal 9 (Killed)"));
 }
 
 TEST(Agent, ALostPeerElsewhereIsStillAFailure) {
   const auto run = finish(start("echo gone >&2; exit 69", 1));
-  EXPECT_EQ(run.ended.code, kExitLostPeer);
+  EXPECT_EQ(run.code, kExitLostPeer);
   EXPECT_THAT(run.err, HasSubstr("failure: rank 0 ended with exit code 69: gone"));
 }
 
 // Rank 0 loses a peer on another node; rank 1 has not noticed yet, and is killed by the agent.
 TEST(Agent, BlamesALostPeerNotTheRanksThatItKilledForIt) {
   const auto run = finish(start(R"(if [ $2 = 0 ]; then echo gone >&2; exit 69; fi; exec sleep 100)", 3));
-  EXPECT_EQ(run.ended.code, kExitLostPeer);
+  EXPECT_EQ(run.code, kExitLostPeer);
   EXPECT_THAT(run.err, HasSubstr("failure: rank 0 ended with exit code 69: gone\n"));
 }
 
@@ -168,7 +137,7 @@ TEST(Agent, ForwardsSigtermAndTellsThatItStopped) {
   read_until(child.out, "ready 0");
   kill(child.pid, SIGTERM);
   const auto run = finish(child);
-  EXPECT_EQ(run.ended.code, kExitStopped);
+  EXPECT_EQ(run.code, kExitStopped);
   EXPECT_THAT(run.out, HasSubstr("saved 0"));
   EXPECT_THAT(run.err, HasSubstr("failure: \n"));
 }
@@ -181,7 +150,7 @@ TEST(Agent, AStopWhileStartingIsNoFailure) {
   read_until(child.err, "ready ");
   kill(child.pid, SIGTERM);
   const auto run = finish(child);
-  EXPECT_EQ(run.ended.code, kExitStopped) << first << run.err;
+  EXPECT_EQ(run.code, kExitStopped) << first << run.err;
   EXPECT_LT(run.took, Millis(2000));  // not stop_grace
   EXPECT_THAT(run.err, HasSubstr("stopped without saving"));
 }
@@ -200,27 +169,27 @@ Finished stopped_while_saving(const std::string& last) {
 
 TEST(Agent, ARankThatCrashesAfterTheStopIsAFailure) {
   const auto run = stopped_while_saving("kill -9 $$");
-  EXPECT_EQ(run.ended.code, 128 + SIGKILL);
+  EXPECT_EQ(run.code, 128 + SIGKILL);
   EXPECT_THAT(run.err, HasSubstr("failure: rank 1 was killed by signal 9 (Killed)"));
   EXPECT_THAT(run.err, Not(HasSubstr("stopped without saving")));
 }
 
 TEST(Agent, AFullDiskAfterTheStopIsAFailure) {
   const auto run = stopped_while_saving("echo disk full >&2; exit 1");
-  EXPECT_EQ(run.ended.code, kExitFailed);
+  EXPECT_EQ(run.code, kExitFailed);
   EXPECT_THAT(run.err, HasSubstr("failure: rank 1 ended with exit code 1: disk full\n"));
 }
 
 // It is no better known why than without the stop.
 TEST(Agent, ALossAloneAfterTheStopIsAFailure) {
   const auto run = stopped_while_saving("exit 75");
-  EXPECT_EQ(run.ended.code, kExitLostPeer);
+  EXPECT_EQ(run.code, kExitLostPeer);
   EXPECT_THAT(run.err, HasSubstr("failure: rank 0 ended with exit code 69: lost\n"));
 }
 
 TEST(Agent, ALossThatFollowsFromAStopWhileStartingIsNoFailure) {
   const auto run = stopped_while_saving("trap - TERM; kill -TERM $$");
-  EXPECT_EQ(run.ended.code, kExitStopped);
+  EXPECT_EQ(run.code, kExitStopped);
   EXPECT_THAT(run.err, HasSubstr("stopped without saving"));
 }
 
@@ -229,7 +198,7 @@ TEST(Agent, KillsRanksThatDoNotStopInTime) {
   read_until(child.out, "ready");
   kill(child.pid, SIGTERM);
   const auto run = finish(child);
-  EXPECT_EQ(run.ended.code, 128 + SIGKILL);
+  EXPECT_EQ(run.code, 128 + SIGKILL);
   EXPECT_GE(run.took, Millis(2000));
   EXPECT_LT(run.took, Millis(5000));
 }
@@ -241,7 +210,7 @@ TEST(Agent, ASecondSignalKillsAtOnce) {
   read_until(child.out, "heard");
   kill(child.pid, SIGINT);
   const auto run = finish(child);
-  EXPECT_EQ(run.ended.code, 128 + SIGKILL);
+  EXPECT_EQ(run.code, 128 + SIGKILL);
   EXPECT_LT(run.took, Millis(2000));
 }
 
@@ -260,7 +229,7 @@ TEST(Agent, RanksDieWithTheirAgent) {
 
 TEST(Agent, LongLinesAndALastLineWithoutEnd) {
   const auto run = finish(start(R"(head -c 200000 /dev/zero | tr '\0' x; printf end)", 1));
-  EXPECT_EQ(run.ended.code, 0);
+  EXPECT_EQ(run.code, 0);
   EXPECT_GE(std::count(run.out.begin(), run.out.end(), 'x'), 200000);
   EXPECT_THAT(run.out, HasSubstr("end\n"));
 }
