@@ -67,20 +67,23 @@ const FaultyLayout kFaultyLayouts[] = {
     {"pp 2, tp 2, dp 2", 8, {"mesh.pp=2", "mesh.tp=2", "mesh.replica=2"}},
 };
 
+std::vector<Trace> run_faulty(const FaultyLayout& layout, const TokenStream& data,
+                              const std::function<void(Trainer&)>& prepare) {
+  auto settings = layout.settings;
+  for (const char* text : {"model.layers=2", "train.batch=12", "train.micro_batch=1"})
+    settings.emplace_back(text);
+  return run_ranks(layout.ranks, [&](int) {
+    return RunOptions{.config = tiny(settings), .train = &data, .prepare = prepare};
+  });
+}
+
 TEST(Faults, InEveryLayoutTheLayerWhereItBeganIsNamed) {
   const auto data = tokens();
   for (const FaultyLayout& layout : kFaultyLayouts) {
-    auto settings = layout.settings;
-    for (const char* text : {"model.layers=2", "train.batch=12", "train.micro_batch=1"})
-      settings.emplace_back(text);
     for (const auto& [parameter, where] :
          {std::pair("model.layers.1.mlp.down_proj.weight", "output of model.layers.1 "),
           std::pair("model.layers.0.self_attn.q_proj.weight", "output of model.layers.0 ")}) {
-      const auto traces = run_ranks(layout.ranks, [&](int) {
-        return RunOptions{.config = tiny(settings), .train = &data, .prepare = [&](Trainer& trainer) {
-                            hurt(trainer, parameter);
-                          }};
-      });
+      const auto traces = run_faulty(layout, data, [&](Trainer& trainer) { hurt(trainer, parameter); });
       for (const Trace& trace : traces) {
         EXPECT_THAT(trace.error, ContainsRegex("^step 1: the loss of rank [0-9]+ is [-+]?nan"))
             << layout.name;
@@ -98,14 +101,8 @@ TEST(Faults, InEveryLayoutTheLayerWhereItBeganIsNamed) {
 TEST(Faults, InEveryLayoutAGradientThatIsNotFiniteIsFoundBehindAFiniteLoss) {
   const auto data = tokens();
   for (const FaultyLayout& layout : kFaultyLayouts) {
-    auto settings = layout.settings;
-    for (const char* text : {"model.layers=2", "train.batch=12", "train.micro_batch=1"})
-      settings.emplace_back(text);
-    const auto traces = run_ranks(layout.ranks, [&](int) {
-      return RunOptions{.config = tiny(settings), .train = &data, .prepare = [](Trainer& trainer) {
-                          fill(trainer, "model.norm.weight", 8e37F);
-                        }};
-    });
+    const auto traces =
+        run_faulty(layout, data, [](Trainer& trainer) { fill(trainer, "model.norm.weight", 8e37F); });
     for (const Trace& trace : traces) {
       EXPECT_THAT(trace.error,
                   ContainsRegex("^step 1: the gradient is not finite; it began in the gradient of "

@@ -106,26 +106,33 @@ class Blocks : public testing::TestWithParam<Variant> {
   Shape shape() { return GetParam().shape; }
   at::Tensor stream() { return at::randn({shape().tokens(), config().width}, at::kDouble); }
 
+  struct Passes {
+    at::Tensor x, dy, y, dx;
+  };
+  // Forward and backward of random numbers through a block that is between two others.
+  template <typename Block>
+  Passes passes(const Block& block, typename Block::Saved& block_saved) {
+    const at::NoGradGuard no_grad;
+    Passes p{.x = stream(), .dy = stream(), .y = {}, .dx = {}};
+    p.y = at::empty_like(p.x);
+    p.dx = p.dy.clone();
+    block.forward(p.x, &p.y, shape(), block_saved, detail().context);
+    block.backward(p.dx, shape(), block_saved, true, detail().context);
+    return p;
+  }
+
   Model model_;
 };
 
 TEST_P(Blocks, AttentionMatchesAutograd) {
   auto& block = layer().attention;
-  const at::Tensor x = stream(), dy = stream();
-  at::Tensor d = dy.clone();
-  at::Tensor y;
-  {
-    const at::NoGradGuard no_grad;
-    y = at::empty_like(x);
-    block.forward(x, &y, shape(), saved().attention, detail().context);
-    block.backward(d, shape(), saved().attention, true, detail().context);
-  }
+  const auto [x, dy, y, dx] = passes(block, saved().attention);
   const at::Tensor tx = leaf(x), norm = leaf(block.norm.value), qkv = leaf(block.qkv.value),
                    output = leaf(block.output.value);
   const at::Tensor ty = attention_twin(config(), tx, shape(), norm, qkv, output);
   ty.backward(dy);
   EXPECT_LE(relative(y, ty.detach()), kTolerance);
-  EXPECT_LE(relative(d, tx.grad()), kTolerance);
+  EXPECT_LE(relative(dx, tx.grad()), kTolerance);
   EXPECT_LE(relative(block.norm.gradient, norm.grad()), kTolerance);
   EXPECT_LE(relative(block.qkv.gradient, qkv.grad()), kTolerance);
   EXPECT_LE(relative(block.output.gradient, output.grad()), kTolerance);
@@ -133,21 +140,13 @@ TEST_P(Blocks, AttentionMatchesAutograd) {
 
 TEST_P(Blocks, MlpMatchesAutograd) {
   auto& block = layer().mlp;
-  const at::Tensor x = stream(), dy = stream();
-  at::Tensor d = dy.clone();
-  at::Tensor y;
-  {
-    const at::NoGradGuard no_grad;
-    y = at::empty_like(x);
-    block.forward(x, &y, shape(), saved().mlp, detail().context);
-    block.backward(d, shape(), saved().mlp, true, detail().context);
-  }
+  const auto [x, dy, y, dx] = passes(block, saved().mlp);
   const at::Tensor tx = leaf(x), norm = leaf(block.norm.value), gate_up = leaf(block.gate_up.value),
                    down = leaf(block.down.value);
   const at::Tensor ty = mlp_twin(config(), tx, norm, gate_up, down);
   ty.backward(dy);
   EXPECT_LE(relative(y, ty.detach()), kTolerance);
-  EXPECT_LE(relative(d, tx.grad()), kTolerance);
+  EXPECT_LE(relative(dx, tx.grad()), kTolerance);
   EXPECT_LE(relative(block.norm.gradient, norm.grad()), kTolerance);
   EXPECT_LE(relative(block.gate_up.gradient, gate_up.grad()), kTolerance);
   EXPECT_LE(relative(block.down.gradient, down.grad()), kTolerance);
