@@ -65,7 +65,8 @@ using Variables = std::function<std::optional<std::string>(std::string_view)>;
 
 inline constexpr std::uint16_t kDefaultMasterPort = 7777;
 
-// resources: the text of resourceconfig.json, empty if there is none.
+// resources: the text of resourceconfig.json, empty if there is none. invalid_argument: what is given is
+// incomplete, no number, out of its range, or two sources differ; the message names them.
 Result<Place> discover(const LaunchFlags& flags, const Variables& variables, std::string_view resources);
 
 }  // namespace muster::train

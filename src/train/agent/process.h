@@ -2,6 +2,7 @@
 //
 // The child dies with the thread that started it (PR_SET_PDEATHSIG), has an empty signal mask, its stdin is
 // /dev/null and it inherits no other descriptor. The Child object neither kills nor reaps: see wait_child.
+// Any thread; a Child is for one at a time.
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +22,8 @@ struct Child {
   UniqueFd err;    // its stderr
 };
 
-// argv[0] is the path of the program. `environment` is set on top of this process's own.
+// argv[0] is the path of the program. `environment` is set on top of this process's own. An error if the
+// program cannot be executed, with the system's reason.
 Result<Child> spawn(const std::vector<std::string>& argv,
                     const std::vector<std::pair<std::string, std::string>>& environment = {});
 

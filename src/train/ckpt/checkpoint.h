@@ -119,9 +119,10 @@ class Reader {
 inline constexpr std::uint64_t kBlockBytes = 4u << 20;
 inline constexpr std::string_view kOptimizerPrefix = "optimizer.";  // of the tensors that are no weights
 
+// FOLDER/step-N.
 std::string step_folder(const std::string& folder, std::int64_t step);
 
-// The steps in a folder, newest first.
+// A step in a folder, whole or not.
 struct StepEntry {
   std::int64_t step = 0;
   std::string path;
@@ -129,7 +130,8 @@ struct StepEntry {
   std::optional<Error> problem;  // finished, but not valid
   std::uint64_t bytes = 0;       // of its tensor files, if valid
 };
-// deep: also read every block.
+// The steps in a folder, newest first; none if there is no folder. deep: also reads every block, and tells
+// `progress`.
 Result<std::vector<StepEntry>> list_checkpoints(const std::string& folder, bool deep,
                                                 const Progress& progress = {});
 

@@ -1,4 +1,5 @@
-// How something went on all ranks, where it may fail on one.
+// How something went on all ranks, where it may fail on one. Collective: all ranks of the group call it, each
+// with its own outcome; one thread a Comm.
 #pragma once
 
 #include <string>
@@ -9,8 +10,8 @@
 
 namespace muster::train {
 
-// Collective. The error of the first rank that has one, with its code and, if there are several ranks, its
-// number and how many failed besides: the same on all. An error of the exchange itself is this rank's own.
+// The error of the first rank that has one, with its code and, if there are several ranks, its number and how
+// many failed besides: the same on all. An error of the exchange itself is this rank's own.
 Result<void> agree(Comm& comm, const Result<void>& mine);
 
 // The same, where each rank has something to tell the others: if it went well everywhere, what each told, in

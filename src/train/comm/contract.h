@@ -1,5 +1,5 @@
 // What every backend of comm must do, as checks that each rank of a group runs. The tests of the thread and
-// the gloo backend run these very functions.
+// the gloo backend run these very functions. A check runs on one thread of its rank, that of its Comm.
 #pragma once
 
 #include <functional>

@@ -4,7 +4,8 @@
 // hangs here too. A hang is not waited out: when every rank waits (or has left) and nothing can move, all of
 // them get an error at once that lists what each rank waits for.
 //
-// A world lives as long as its transports. join() once per rank; a rank that destroys its transport has left.
+// A world lives as long as its transports. join() once per rank, by any thread; a transport is for one
+// thread, its rank's, but for abort(). A rank that destroys its transport has left.
 #pragma once
 
 #include <memory>

@@ -26,6 +26,7 @@ class TokenStream {
  public:
   virtual ~TokenStream() = default;
   virtual std::uint64_t size() const = 0;  // tokens
+  // Tokens [begin, begin + out.size()), an error if the stream has not all of them, or a file cannot be read.
   virtual Result<void> read(std::uint64_t begin, std::span<std::int64_t> out) const = 0;
   // Bytes of text that tokens [begin, begin + count) stand for.
   virtual Result<std::uint64_t> bytes_in(std::uint64_t begin, std::uint64_t count) const = 0;
@@ -47,7 +48,7 @@ class TokenStream {
   virtual json::Object description() const = 0;
 };
 
-// What the description in a checkpoint says of the data now.
+// What `stored`, the description in a checkpoint, says of the data of this run, whose description is `now`.
 enum class SameData {
   yes,
   as_counted,  // so many tokens, documents and bytes; the checkpoint is older than digests

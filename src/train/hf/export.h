@@ -1,6 +1,6 @@
 // Writes a model as a Hugging Face folder that transformers' from_pretrained() loads: config.json and
 // safetensors, one file or several with an index. Weights pass through in pieces, so memory does not grow
-// with the model. One thread.
+// with the model. Errors are those of the file system but where said. One thread.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ inline constexpr char kIndexName[] = "model.safetensors.index.json";
 // Whether the folder has weights of this kind.
 bool has_weights(const std::string& folder);
 
-// The folder's config.json as text, and as a ModelConfig.
+// The folder's config.json as text, and as a ModelConfig. Errors of the file, and of parse_config().
 Result<std::string> read_config_text(const std::string& folder);
 Result<ModelConfig> read_config(const std::string& folder);
 

@@ -31,6 +31,7 @@ enum class Dtype { f32, f64, bf16 };
 constexpr std::int64_t size_of(Dtype dtype) {
   return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2;  // bytes
 }
+// The type of sums, and of gradients, for elements of this type; Wide<T> likewise.
 constexpr Dtype wide(Dtype dtype) { return dtype == Dtype::bf16 ? Dtype::f32 : dtype; }
 
 namespace detail {

@@ -1,5 +1,5 @@
-// What is looked at before the first step, so that a run does not fail at its end. Collective: every rank
-// gets an error of any rank, in that rank's words.
+// What is looked at before the first step, so that a run does not fail at its end. Collective, but where
+// said: every rank gets an error of any rank, in that rank's words. One thread a rank.
 #pragma once
 
 #include "train/loop/trainer.h"

@@ -1,4 +1,5 @@
-// The groups of ranks that one rank works in. All ranks of the world make them in the same order.
+// The groups of ranks that one rank works in. All ranks of the world make them in the same order. One thread
+// a rank uses all of them (Comm::subgroup).
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // Whether a run fits into the memory of the machines that it runs on, asked before anything large is
-// allocated; and what is said where it does not fit after all.
+// allocated; and what is said where it does not fit after all. One thread a rank.
 #pragma once
 
 #include <exception>

@@ -1,4 +1,5 @@
-// Where a number that is not finite began, of what each rank saw of a step that went wrong.
+// Where a number that is not finite began, of what each rank saw of a step that went wrong. One thread a
+// rank.
 #pragma once
 
 #include <string>

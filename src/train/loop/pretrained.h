@@ -1,4 +1,4 @@
-// Training that starts from the weights of a Hugging Face folder (model.from).
+// Training that starts from the weights of a Hugging Face folder (model.from). One thread a rank.
 #pragma once
 
 #include <string>

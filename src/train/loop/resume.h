@@ -1,5 +1,6 @@
 // Where a run begins: at the newest checkpoint of checkpoint.dir, at the weights of model.from, or at weights
-// drawn from train.seed. Collective: all ranks begin at the same place or get the same error.
+// drawn from train.seed. Collective: all ranks begin at the same place or get the same error. One thread a
+// rank.
 #pragma once
 
 #include "train/loop/stepper.h"

@@ -1,4 +1,4 @@
-// Between the element types of tensors and those of the kernels.
+// Between the element types of tensors and those of the kernels. Functions without state; any thread.
 #pragma once
 
 #include "train/layout/dtype.h"
