@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "text/shards.h"
 #include "train/data/loader.h"
-#include "train/data/memory_stream.h"
+#include "train/data/test_stream.h"
 
 namespace muster::train {
 namespace {

@@ -18,7 +18,7 @@
 #include "base/text.h"
 #include "train/agent/process.h"
 #include "train/comm/gloo/gloo.h"
-#include "train/data/memory_stream.h"
+#include "train/data/test_stream.h"
 #include "train/determinism.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/machine.h"

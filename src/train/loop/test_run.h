@@ -13,7 +13,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "train/comm/test_ranks.h"
-#include "train/data/memory_stream.h"
+#include "train/data/test_stream.h"
 #include "train/determinism.h"
 #include "train/loop/machine.h"
 #include "train/loop/trainer.h"
