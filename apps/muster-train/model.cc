@@ -58,15 +58,15 @@ Result<void> eval(const EvalArguments& arguments) {
   const auto windows = std::min(static_cast<std::uint64_t>(arguments.windows), loader.windows()),
              rows = static_cast<std::uint64_t>(arguments.batch);
   Pipeline pipeline(model, nullptr, PipelineSchedule::gpipe);
-  MUSTER_TRY(const Evaluation e, evaluate(pipeline, loader,
-                                          {.windows_max = windows,
-                                           .rows = rows,
-                                           .part = {},
-                                           .document_mask = folder.config().document_mask,
-                                           .go_on = show_passes((windows + rows - 1) / rows)},
-                                          alone));
+  MUSTER_TRY(const auto evaluated, evaluate(pipeline, loader,
+                                            {.windows_max = windows,
+                                             .rows = rows,
+                                             .part = {},
+                                             .document_mask = folder.config().document_mask,
+                                             .go_on = show_passes((windows + rows - 1) / rows)},
+                                            alone));
   std::printf("eval step=%lld split=%s %s\n", static_cast<long long>(folder.step()), arguments.data.c_str(),
-              to_text(e).c_str());
+              to_text(*evaluated).c_str());
   return {};
 }
 

@@ -44,10 +44,11 @@ def tokens_per_second(metrics):
     return statistics.median(rates[1:])
 
 
-def waiting(metrics):
-    """The median share of a step's forward and backward in which ranks wait for the slowest."""
+def exchange_share(metrics):
+    """The median share of a step in which rank 0 is in exchanges, waiting for other ranks included; not the first."""
     with open(metrics) as lines:
-        return statistics.median([r["waiting"] for r in map(json.loads, lines) if r["type"] == "step"][1:])
+        steps = [record for record in map(json.loads, lines) if record["type"] == "step"]
+    return statistics.median(step["exchange_s"] / step["seconds"] for step in steps[1:])
 
 
 def ranks_of(process):

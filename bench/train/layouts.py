@@ -17,7 +17,7 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from figures import machine, summary
-from training import finish, make_shards, tokens_per_second, train, waiting
+from training import exchange_share, finish, make_shards, tokens_per_second, train
 
 ALONE, APART = "one rank", "two runs of one rank at once"
 GEMM_ALONE, GEMM_APART = "matrix products", "two processes of matrix products"
@@ -45,7 +45,7 @@ def training_rate(programs, folder, name, steps):
         pathlib.Path(path).unlink(missing_ok=True)
     for process in [train(programs, ranks, values | {"log.metrics": path}) for path in metrics]:
         finish(process)
-    return sum(map(tokens_per_second, metrics)), waiting(metrics[0]) if ranks > 1 else 0.0
+    return sum(map(tokens_per_second, metrics)), exchange_share(metrics[0])
 
 
 class Gemm:
@@ -70,7 +70,7 @@ def gemm_rate(processes, seconds=3):
 
 
 def measure_round(programs, folder, gemm, names, steps):
-    """Tokens/s, GFLOP/s of each name, and the share in which its ranks wait for the slowest."""
+    """Tokens/s, GFLOP/s of each name, and the share of a step in which rank 0 is in exchanges."""
     rates = {GEMM_ALONE: (gemm_rate(gemm[:1]), 0.0), GEMM_APART: (gemm_rate(gemm), 0.0)}
     return rates | {name: training_rate(programs, folder, name, steps) for name in names}
 
@@ -96,15 +96,14 @@ def main():
     for process in gemm:
         process.process.stdin.close()
         process.process.wait()
-    print("in all (tokens/s, or GFLOP/s); each of two, of one alone; of two runs that exchange nothing; waiting for the "
-          "slowest")
+    print("in all (tokens/s, or GFLOP/s); each of two, of one alone; of two runs that exchange nothing; in exchanges")
     for name in (GEMM_ALONE, GEMM_APART, *names):
         of_gemm = name in (GEMM_ALONE, GEMM_APART)
         rates = [rates[name][0] for rates in rounds]
         ratio = lambda peer, times: summary([100 * rates[name][0] / times / rates[peer][0] for rates in rounds])
         alone = ratio(GEMM_ALONE if of_gemm else ALONE, 1 if name in (GEMM_ALONE, ALONE) else 2)
-        waits = summary([100 * rates[name][1] for rates in rounds])
-        apart = "" if of_gemm or name in (ALONE, APART) else f"   {ratio(APART, 1)} %   {waits} %"
+        exchanges = summary([100 * rates[name][1] for rates in rounds])
+        apart = "" if of_gemm or name in (ALONE, APART) else f"   {ratio(APART, 1)} %   {exchanges} %"
         print(f"{name:34} {statistics.median(rates):7.0f}   {alone} %{apart}")
 
 

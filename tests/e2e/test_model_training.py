@@ -106,6 +106,6 @@ def test_a_step_longer_than_the_grace_is_dropped(sagemaker, s3, logs, bucket, sh
     sagemaker.stop_training_job(TrainingJobName=name)
     assert wait_job(sagemaker, name)["TrainingJobStatus"] == "Stopped"
     lines = log_lines(logs, name)["algo-1"]
-    assert any(line.startswith("notice: step 1 is dropped: ") for line in lines), lines
+    assert any(line.startswith("notice: step 1 is dropped, ") for line in lines), lines
     assert any(line.startswith("stopped at step 0 of 10;") for line in lines), lines
     assert finished_steps(s3, bucket, prefix) == [0]

@@ -2,10 +2,11 @@
 //
 // start() copies the slices into a buffer that is kept from save to save and returns; a thread writes them.
 // What is left needs all ranks: the manifests name every rank's checksums. A Comm is for one thread, so the
-// calling thread does that part, between two steps: every rank tells in the step's own exchange whether its
-// part is ready(), and when all are, all call advance(). A save passes three such points: files, node
-// manifests, manifest; the last makes it count. The thread never talks to other ranks, so a rank that hangs
-// or dies while saving shows where it always does, in the next collective.
+// calling thread does that part, where ranks talk anyway: each tells beside a step's loss, and in the pauses
+// of a long step or an evaluation, whether its part is ready(), and when all are, all call advance(). A save
+// passes three such points: files, node manifests, manifest; the last makes it count. The thread never talks
+// to other ranks, so a rank that hangs or dies while saving shows where it always does, in the next
+// collective.
 //
 // wait() does the same in a loop of short collectives, so a save may take as long as the disk needs without
 // anyone waiting long in one operation. Only a thread that gets nothing written for `stall_limit` is an

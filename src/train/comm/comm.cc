@@ -96,9 +96,11 @@ std::unique_ptr<Transport> single_transport() { return std::make_unique<SingleTr
 
 // What a group and its subgroups share.
 struct Comm::Common {
-  std::mutex mutex;  // guards records and count
+  std::mutex mutex;  // guards all but scratch
   std::vector<OperationRecord> records;
   std::uint64_t count = 0;         // of operations; the next one's place in the ring
+  int running = 0;                 // of them, one within the other
+  std::int64_t busy_ns = 0;        // in those that have ended
   std::vector<std::byte> scratch;  // kept: its pages are paid for once
 };
 
@@ -114,6 +116,7 @@ class Comm::Logged {
                            .start_ns = steady_ns()};
     const std::lock_guard lock(common_.mutex);
     number_ = common_.count++;
+    ++common_.running;
     if (common_.records.size() < kRecent) {
       common_.records.push_back(std::move(record));
     } else {
@@ -123,6 +126,7 @@ class Comm::Logged {
   ~Logged() {
     const std::lock_guard lock(common_.mutex);
     slot().duration_ns = steady_ns() - slot().start_ns;
+    if (--common_.running == 0) common_.busy_ns += slot().duration_ns;
     slot().state = ok_ ? OperationRecord::State::done : OperationRecord::State::failed;
   }
   Logged(const Logged&) = delete;
@@ -333,6 +337,11 @@ Result<void> Comm::barrier(std::source_location site) {
       return logged.end(round);
   }
   return logged.end({});
+}
+
+std::chrono::nanoseconds Comm::busy() const {
+  const std::lock_guard lock(common_->mutex);
+  return std::chrono::nanoseconds(common_->busy_ns);
 }
 
 std::vector<OperationRecord> Comm::recent() const {

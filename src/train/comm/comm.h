@@ -10,9 +10,11 @@
 // ring buffer before it starts (recent()), and an error names operation, number, group, rank and peer. After
 // an error the group is broken and answers errors only.
 //
-// One thread uses a Comm at a time; recent() and abort() may be called from any thread.
+// One thread uses a Comm at a time; busy(), recent() and abort() may be called from any
+// thread.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -135,6 +137,10 @@ class Comm {
   std::unique_ptr<Comm> subgroup(std::string name, std::vector<int> members);
 
   void abort(std::string_view reason) { transport_->abort(reason); }
+
+  // The time that this rank has been in operations of this group, the one that it is a subgroup of, and all
+  // others of that, waiting for peers included. Counts those that have ended.
+  std::chrono::nanoseconds busy() const;
 
   // The last operations of this group, the one that it is a subgroup of, and all others of that, oldest
   // first, at most kRecent.

@@ -7,8 +7,8 @@
 
 namespace muster::train {
 
-Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, const EvaluationOptions& options,
-                            Comm& world) {
+Result<std::optional<Evaluation>> evaluate(Pipeline& pipeline, const Loader& loader,
+                                           const EvaluationOptions& options, Comm& world) {
   const EvaluationPart& mine = options.part;
   const std::uint64_t rows = options.rows, windows = std::min(options.windows_max, loader.windows()),
                       groups = (windows + rows - 1) / rows;
@@ -21,7 +21,7 @@ Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, const Eval
   for (std::uint64_t begin = 0; begin < groups; begin += parts) {
     if (options.go_on) {
       MUSTER_TRY(const bool on, options.go_on());
-      if (!on) return fail(ErrorCode::cancelled, "the evaluation was given up");
+      if (!on) return std::optional<Evaluation>();
     }
     const std::uint64_t wanted = begin + static_cast<std::uint64_t>(mine.part);
     const std::uint64_t group = std::min(wanted, groups - 1);
@@ -57,7 +57,7 @@ Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, const Eval
   Evaluation out{.windows = windows, .tokens = counts[0], .bytes = static_cast<std::uint64_t>(counts[1])};
   out.loss = sum / static_cast<double>(std::max<std::int64_t>(1, out.tokens));
   out.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(std::max<std::uint64_t>(1, out.bytes));
-  return out;
+  return std::optional(out);
 }
 
 std::string to_text(const Evaluation& e) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <string>
 
 #include "train/comm/comm.h"
@@ -38,8 +38,8 @@ struct EvaluationOptions {
 };
 
 // Collective over `world`. Every part does as many passes as the others, as a pass may be collective, too.
-// The same bits for any number of parts. cancelled: go_on said no.
-Result<Evaluation> evaluate(Pipeline& pipeline, const Loader& loader, const EvaluationOptions& options,
-                            Comm& world);
+// The same bits for any number of parts. Nothing: go_on said no.
+Result<std::optional<Evaluation>> evaluate(Pipeline& pipeline, const Loader& loader,
+                                           const EvaluationOptions& options, Comm& world);
 
 }  // namespace muster::train

@@ -95,7 +95,7 @@ void Journal::step(const StepNumbers& numbers) {
                       {"lr", numbers.learning_rate},
                       {"tokens", numbers.tokens},
                       {"tokens_per_s", tokens / seconds},
-                      {"waiting", numbers.waiting},
+                      {"exchange_s", numbers.exchange_s},
                       {"rss_bytes", resident},
                       {"seconds", seconds}};
   if (options_.peak_flop_s > 0) record["peak_share"] = peak_share(tokens / seconds);

@@ -29,7 +29,7 @@ struct StepNumbers {
   std::int64_t step = 0;                      // done
   std::optional<double> loss, gradient_norm;  // none: no target of the batch counts
   double learning_rate = 0;
-  double waiting = 0;  // StepReport
+  double exchange_s = 0;     // of this rank, in exchanges, since the step before
   std::uint64_t tokens = 0;  // consumed by the run so far
 };
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <span>
 
 namespace muster::train {
 
@@ -19,9 +18,10 @@ inline SignalNumbers numbers_of(const Signals& signals) {
 }
 
 // Adds those of one more rank.
-inline void unite(Signals& all, std::span<const double, std::tuple_size_v<SignalNumbers>> of) {
-  all.stop = all.stop || of[0] != 0;
-  all.saver_ready = all.saver_ready && of[1] != 0;
+inline void unite(Signals& all, const SignalNumbers& of) {
+  const auto [stop, saver_ready] = of;
+  all.stop = all.stop || stop != 0;
+  all.saver_ready = all.saver_ready && saver_ready != 0;
 }
 
 }  // namespace muster::train

@@ -51,15 +51,6 @@ std::vector<Range> blocks_of_stages(const ParamTable& mine, std::span<const Rang
   return blocks;
 }
 
-// After how many levels of a step to ask whether to go on, if the last one took `seconds`. Nothing is known
-// of the first one: it is asked at each. 0: never.
-int levels_between_pauses(std::optional<double> every_s, std::optional<double> seconds, int levels) {
-  if (!every_s) return 0;
-  if (!seconds) return 1;
-  const double between = std::ceil(levels * *every_s / *seconds);
-  return between > levels ? 0 : std::max(1, static_cast<int>(between));
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Stepper>> Stepper::create(const TrainerParts& parts, const RunLayout& layout) {
@@ -158,22 +149,24 @@ bool Stepper::counts(int rank) const {
 
 // Loss, tokens and signals of all ranks, in rank order.
 Result<Stepper::Sums> Stepper::exchange(const StepResult& result, double seconds, const Signals& mine) {
-  const auto [stop, saver_ready] = numbers_of(mine);
-  const std::array own = {result.loss_sum, static_cast<double>(result.tokens), seconds, stop, saver_ready};
-  std::vector<double> all(own.size() * static_cast<std::size_t>(comm_.size()));
-  MUSTER_CHECK(comm_.all_gather<double>(own, all));
+  struct Told {  // doubles alone: no byte of it is padding
+    double loss, tokens, seconds;
+    SignalNumbers signals;
+  };
+  const Told own{result.loss_sum, static_cast<double>(result.tokens), seconds, numbers_of(mine)};
+  std::vector<Told> told(static_cast<std::size_t>(comm_.size()));
+  MUSTER_CHECK(comm_.all_gather<Told>(std::span(&own, 1), told));
   Sums sums;
   std::string wrong;
   for (int rank = 0; rank < comm_.size(); ++rank) {
-    const double* of = &all[static_cast<std::size_t>(rank) * own.size()];
-    if (!std::isfinite(of[0]) && wrong.empty())
-      wrong = "the loss of rank " + std::to_string(rank) + " is " + std::to_string(of[0]);
-    sums.seconds = std::max(sums.seconds, of[2]);
-    sums.seconds_mean += of[2] / comm_.size();
-    unite(sums.signals, std::span(of + 3, 2).first<2>());
+    const Told& of = told[static_cast<std::size_t>(rank)];
+    if (!std::isfinite(of.loss) && wrong.empty())
+      wrong = "the loss of rank " + std::to_string(rank) + " is " + std::to_string(of.loss);
+    sums.seconds = std::max(sums.seconds, of.seconds);
+    unite(sums.signals, of.signals);
     if (!counts(rank)) continue;
-    sums.loss += of[0];
-    sums.tokens += static_cast<std::int64_t>(of[1]);
+    sums.loss += of.loss;
+    sums.tokens += static_cast<std::int64_t>(of.tokens);
   }
   if (!wrong.empty()) return not_finite(wrong);
   return sums;
@@ -214,7 +207,7 @@ StepReport Stepper::step_without_targets(const Signals& signals) {
 Result<StepReport> Stepper::step(const std::function<Signals()>& mine, const GoOn& go_on) {
   const auto start = std::chrono::steady_clock::now();
   MUSTER_TRY(const auto result, accumulate(go_on));
-  if (!result) return StepReport{.end = StepReport::End::dropped, .signals = {.stop = true}};
+  if (!result) return StepReport{.end = StepReport::End::dropped};
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   MUSTER_TRY(const Sums sums, exchange(*result, took.count(), mine()));
   step_seconds_ = sums.seconds;
@@ -227,7 +220,6 @@ Result<StepReport> Stepper::step(const std::function<Signals()>& mine, const GoO
   const StepReport report{.loss = sums.loss / tokens,
                           .gradient_norm = norm / tokens,
                           .learning_rate = schedule_.at(step_),
-                          .waiting = 1 - sums.seconds_mean / sums.seconds,
                           .signals = sums.signals};
   optimizer_.step(model_.parameters(), gradients, report.learning_rate,
                   gradient_scale(norm, sums.tokens, config_.clip));

@@ -70,7 +70,7 @@ class Stepper {
   struct Sums {
     double loss = 0;
     std::int64_t tokens = 0;
-    double seconds = 0, seconds_mean = 0;  // that the slowest rank took; all, on average
+    double seconds = 0;  // that the slowest rank took
     Signals signals;
   };
   Stepper(const TrainerParts& parts, Groups groups, Model model, const RunLayout& layout,

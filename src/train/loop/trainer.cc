@@ -72,7 +72,7 @@ class Trainer::Impl {
   Result<void> start();
   Result<Outcome> run();
   Result<StepReport> step(const GoOn& go_on = {});
-  Result<Evaluation> evaluation(const GoOn& go_on = {});
+  Result<std::optional<Evaluation>> evaluation(const GoOn& go_on = {});
   Stepper& stepper() { return *stepper_; }
 
  private:
@@ -128,9 +128,11 @@ Signals Trainer::Impl::signals() const {
 }
 
 Result<StepReport> Trainer::Impl::step(const GoOn& go_on) {
-  MUSTER_TRY(const StepReport report, with_memory_errors("a step", memory_, [&] {
+  const auto busy = comm_.busy();
+  MUSTER_TRY(StepReport report, with_memory_errors("a step", memory_, [&] {
                return stepper_->step([this] { return signals(); }, go_on);
              }));
+  report.exchange_s = std::chrono::duration<double>(comm_.busy() - busy).count();
   if (report.end == StepReport::End::updated) last_loss_ = report.loss;
   return report;
 }
@@ -148,7 +150,8 @@ Result<void> Trainer::Impl::open_journal() {
   return agree(comm_, journal_->begin(step_done()));
 }
 
-Result<Evaluation> Trainer::Impl::evaluation(const GoOn& go_on) {
+// Nothing: given up.
+Result<std::optional<Evaluation>> Trainer::Impl::evaluation(const GoOn& go_on) {
   MUSTER_ASSERT(held_out_);
   const Mesh& mesh = stepper_->groups().mesh;
   return with_memory_errors("an evaluation", memory_, [&] {
@@ -180,14 +183,8 @@ Result<bool> Trainer::Impl::go_on() {
 Result<bool> Trainer::Impl::evaluate_now() {
   if (!held_out_ || evaluated_step_ == step_done()) return true;
   const auto start = SteadyClock::now();
-  bool given_up = false;
-  const auto e = evaluation([&]() -> Result<bool> {
-    MUSTER_TRY(const bool on, go_on());
-    given_up = !on;
-    return on;
-  });
-  if (given_up) return false;
-  if (!e) return tl::unexpected(e.error());
+  MUSTER_TRY(const auto e, evaluation([this] { return go_on(); }));
+  if (!e) return false;
   evaluated_step_ = step_done();
   journal_->evaluated(step_done(), *e);
   journal_->leave_out(SteadyClock::now() - start);
@@ -302,7 +299,7 @@ Result<Outcome> Trainer::Impl::run() {
     if (!made) return step_failed(made.error());
     const StepReport report = *made;
     if (report.end == StepReport::End::dropped) {
-      say(formatted("notice: step %lld is dropped: asked to stop in the middle of a long one",
+      say(formatted("notice: step %lld is dropped, as its end is not near; the next start makes it again",
                     static_cast<long long>(step_done() + 1)));
       return stop();
     }
@@ -313,7 +310,7 @@ Result<Outcome> Trainer::Impl::run() {
                     .loss = if_updated(report.loss),
                     .gradient_norm = if_updated(report.gradient_norm),
                     .learning_rate = report.learning_rate,
-                    .waiting = report.waiting,
+                    .exchange_s = report.exchange_s,
                     .tokens = stepper_->samples() * static_cast<std::uint64_t>(config_.sequence)});
     if (!updated)
       say("notice: step " + std::to_string(step) +
@@ -359,7 +356,10 @@ Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Trainer::~Trainer() = default;
 Result<Outcome> Trainer::run() { return impl_->run(); }
 Result<StepReport> Trainer::step() { return impl_->step(); }
-Result<Evaluation> Trainer::evaluate() { return impl_->evaluation(); }
+Result<Evaluation> Trainer::evaluate() {
+  MUSTER_TRY(const auto evaluation, impl_->evaluation());
+  return *evaluation;
+}
 std::int64_t Trainer::steps_done() const { return impl_->stepper().steps_done(); }
 Model& Trainer::model() { return impl_->stepper().model(); }
 const AdamW& Trainer::optimizer() const { return impl_->stepper().optimizer(); }

@@ -37,7 +37,8 @@ struct TrainerParts {
   std::optional<Dtype> dtype_override = {};
   std::function<void(const std::string&)> say;  // one line; see say_once()
   // Asked on every rank: behind every step, before every pass of an evaluation, and within a step about as
-  // often as ask_every_s says; one that is not that long is finished. Nothing: not within a step.
+  // often as ask_every_s says, if the one before took at least twice that (Pauses). Nothing: not within a
+  // step.
   std::function<bool()> stop_requested;
   std::optional<double> ask_every_s = 10;
 
@@ -62,8 +63,8 @@ struct StepReport {
   double loss = 0;
   double gradient_norm = 0;  // of the mean gradient, before clipping
   double learning_rate = 0;
-  double waiting = 0;  // share of forward and backward that ranks waited for the slowest, on average
-  Signals signals;     // of all ranks
+  double exchange_s = 0;  // that this rank was in exchanges, waiting for peers included
+  Signals signals;        // of all ranks
 };
 
 class Trainer {

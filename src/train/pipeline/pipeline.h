@@ -7,7 +7,7 @@
 //
 // A run may be given up midway. For that all ranks, also those of other pipelines, pause at the same level
 // (schedule.h): each has done the steps below it and received what they need, so none waits for another that
-// has paused already, and what is in flight stays in flight.
+// has paused already. What only a later level needs is sent after the pause: the pipeline does not drain.
 #pragma once
 
 #include <chrono>
@@ -17,6 +17,7 @@
 
 #include "train/comm/comm.h"
 #include "train/model/model.h"
+#include "train/pipeline/pauses.h"
 #include "train/pipeline/schedule.h"
 
 namespace muster::train {
@@ -25,18 +26,6 @@ namespace muster::train {
 struct StepTime {
   StageStep step;
   std::chrono::steady_clock::time_point begin, end;
-};
-
-// Asked now and then, and answered alike on all ranks: whether to go on.
-using GoOn = std::function<Result<bool>()>;
-
-// Where run() asks that: before every `every`-th level, if at least as many are still to do.
-struct Pauses {
-  GoOn go_on;
-  int every = 0;  // 0: never
-  bool at(int level, int levels) const {
-    return every > 0 && level > 0 && level % every == 0 && levels - level >= every;
-  }
 };
 
 class Pipeline {
