@@ -27,23 +27,35 @@ sigset_t stop_signals() {
   return set;
 }
 
+constexpr std::string_view kErrorStart = "muster-train: ";
+
+// Bytes of "rank 12: " in front; 0 if the text does not begin so.
+std::size_t rank_prefix(std::string_view text) {
+  constexpr std::string_view kRank = "rank ";
+  if (!text.starts_with(kRank)) return 0;
+  const auto end = text.find_first_not_of("0123456789", kRank.size());
+  if (end == kRank.size() || end == std::string_view::npos) return 0;
+  return text.substr(end).starts_with(": ") ? end + 2 : 0;
+}
+
 // What has been shown on stderr. An error that all ranks have is said by each in the same words, but for its
 // number: it is shown once.
 class Shown {
  public:
   // Whether the line is an error that was shown before; remembers it.
-  bool repeats(int rank, const std::string& line) {
-    const std::string message = without_number(rank, line);
+  bool repeats(const std::string& line) {
+    const std::string message = without_number(line);
     return message != line && !errors_.insert(message).second;
   }
-  void add(int rank, const std::string& line) { last_ = without_number(rank, line); }
+  void add(const std::string& line) { last_ = without_number(line); }
   // Whether nothing was shown after the line.
-  bool ends_with(int rank, const std::string& line) const { return last_ == without_number(rank, line); }
+  bool ends_with(const std::string& line) const { return last_ == without_number(line); }
 
  private:
-  static std::string without_number(int rank, const std::string& line) {
-    const std::string start = error_line(rank, "");
-    return line.starts_with(start) ? line.substr(start.size()) : line;
+  static std::string without_number(const std::string& line) {
+    if (!line.starts_with(kErrorStart)) return line;
+    const std::size_t prefix = rank_prefix(std::string_view(line).substr(kErrorStart.size()));
+    return prefix == 0 ? line : line.substr(kErrorStart.size() + prefix);
   }
   std::set<std::string> errors_;
   std::string last_;
@@ -86,10 +98,10 @@ class Stream {
   }
   void pass() {
     const bool on_stderr = to_ == STDERR_FILENO;
-    if (!on_stderr || !shown_.repeats(rank_, partial_)) {
+    if (!on_stderr || !shown_.repeats(partial_)) {
       // A reader of ours that has gone away is no reason to stop the training.
       (void)write_all(to_, (rank_ == 0 ? "" : "[rank " + std::to_string(rank_) + "] ") + partial_ + "\n");
-      if (on_stderr) shown_.add(rank_, partial_);
+      if (on_stderr) shown_.add(partial_);
     }
     last_.push_back(std::move(partial_));
     if (last_.size() > kLastLines) last_.pop_front();
@@ -263,7 +275,7 @@ class Agent {
     std::string what = "rank " + std::to_string(rank->number) + " " + rank->ended->describe();
     const auto& lines = rank->err.last().empty() ? rank->out.last() : rank->err.last();
     std::string report = what;
-    if (!lines.empty() && !shown_.ends_with(rank->number, lines.back())) {  // else they stand right above
+    if (!lines.empty() && !shown_.ends_with(lines.back())) {  // else they stand right above
       report += "; its last lines:";
       for (const std::string& line : lines) report += "\n  " + line;
     }
@@ -290,7 +302,9 @@ int exit_code(const Error& error) {
 }
 
 std::string error_line(int rank, std::string_view message) {
-  return "muster-train: rank " + std::to_string(rank) + ": " + std::string(message);
+  const bool names_one = rank_prefix(message) > 0;
+  return std::string(kErrorStart) + (names_one ? "" : "rank " + std::to_string(rank) + ": ") +
+         std::string(message);
 }
 
 void hold_stop_signals() {

@@ -48,7 +48,8 @@ struct AgentEnd {
   std::string failure = {};  // empty, or "rank 1 ended with exit code 3: <its last line on stderr>"
 };
 
-// The line on stderr with which a rank ends that fails.
+// The line on stderr with which a rank ends that fails: "muster-train: rank 1: ...". Named is the rank that
+// the message begins with ("rank 0: ...", of an error that all ranks share), else `rank`.
 std::string error_line(int rank, std::string_view message);
 
 // Blocks SIGTERM, SIGINT and SIGHUP in this thread and all it starts from now on. Call before any thread is

@@ -94,6 +94,18 @@ TEST(Agent, AnErrorOfAllRanksIsShownOnce) {
   EXPECT_THAT(run.err, ContainsRegex("failure: rank [0-2] ended with exit code 2: .*no such key\n"));
 }
 
+// Of agree(): it begins with the rank that failed, which need not be the one that says so.
+TEST(Agent, AnErrorThatNamesARankIsNotNumberedAgain) {
+  EXPECT_EQ(error_line(0, "no such key"), "muster-train: rank 0: no such key");
+  for (const int rank : {0, 12})
+    EXPECT_EQ(error_line(rank, "rank 12: the disk is full"), "muster-train: rank 12: the disk is full");
+  EXPECT_EQ(error_line(0, "rank 0 needs 5 GiB"), "muster-train: rank 0: rank 0 needs 5 GiB");
+  const auto run = finish(start(R"(echo "muster-train: rank 1: the disk is full" >&2; exit 1)", 2));
+  EXPECT_THAT(run.err.substr(0, run.err.find("failure: ")),
+              ContainsRegex("^(\\[rank 1\\] )?muster-train: rank 1: the disk is full\n"
+                            "rank [01] ended with exit code 1\n$"));
+}
+
 // Ranks that fail for reasons of their own are all heard.
 TEST(Agent, DifferentErrorsOfRanksAreAllShown) {
   const auto run = finish(start(R"(echo "muster-train: rank $2: disk $2 is full" >&2; exit 1)", 2));
