@@ -152,7 +152,9 @@ Result<JobSettings> read_job(const std::string& root) {
   add("output.dir", root + "/model", "job");
   add("log.metrics", root + "/output/data/metrics.jsonl", "job");
   add("checkpoint.dir", root + "/checkpoints", "job");
-  if (const auto where = read_file(folder + "checkpointconfig.json", 1 << 20)) {
+  const auto where = read_file(folder + "checkpointconfig.json", 1 << 20);
+  if (!where && where.error().code != ErrorCode::not_found) return tl::unexpected(where.error());
+  if (where) {
     const auto object = json::parse_object(*where);
     if (!object) return tl::unexpected(object.error().with_context("checkpointconfig.json"));
     if (const auto path = json::opt_string(*object, "LocalPath"))

@@ -269,6 +269,17 @@ TEST(Job, BadHyperparametersAreNamed) {
   EXPECT_THAT(read_job(root.path()).error().message, HasSubstr("hyperparameters.json"));
 }
 
+// A folder in the place of a file is opened, but cannot be read, even by root.
+TEST(Job, ACheckpointConfigThatCannotBeReadIsAnError) {
+  const TempDir root;
+  const std::string file = root / "input/config/checkpointconfig.json";
+  std::filesystem::create_directories(file);
+  ASSERT_TRUE(write_file_atomic(root / "input/config/hyperparameters.json", "{}"));
+  EXPECT_THAT(read_job(root.path()).error().message, HasSubstr(file));
+  std::filesystem::remove(file);
+  EXPECT_TRUE(read_job(root.path()));
+}
+
 TEST(Resume, ClassesDecide) {
   const auto before = resolved({"train.steps=100", "optim.lr=0.01"});
   ASSERT_TRUE(before);
