@@ -4,7 +4,6 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <iterator>
 
@@ -19,6 +18,11 @@ namespace {
 std::string shown(const Scalar& value) {
   return std::holds_alternative<std::string>(value) ? "\"" + std::get<std::string>(value) + "\""
                                                     : text_of(value);
+}
+
+std::string padded(std::string text, std::size_t width) {
+  if (text.size() < width) text.append(width - text.size(), ' ');
+  return text;
 }
 
 Result<Scalar> scalar_of_node(const toml::node& node, const std::string& key) {
@@ -336,17 +340,16 @@ std::string explain(const Config& config) {
     if (std::ranges::find(sections, section_of(key)) == sections.end()) sections.push_back(section_of(key));
   }
   std::string out;
-  char line[512];
   for (const std::string& section : sections) {
     out += (out.empty() ? "[" : "\n[") + section + "]\n";
     for (const Key& key : keys) {
       if (section_of(key) != section) continue;
       const auto source = copy.sources.find(key.name);
       const std::string range = range_of(key);
-      std::snprintf(line, sizeof line, "%-20s %-14s %-12s %-20s ", key.name.c_str(),
-                    shown(value_of(key)).c_str(), std::string(to_string(key.key_class)).c_str(),
-                    source == copy.sources.end() ? "default" : source->second.c_str());
-      out += line + key.help + (range.empty() ? "" : " (" + range + ")") + "\n";
+      out += padded(key.name, 20) + " " + padded(shown(value_of(key)), 14) + " " +
+             padded(std::string(to_string(key.key_class)), 12) + " " +
+             padded(source == copy.sources.end() ? "default" : source->second, 20) + " " + key.help +
+             (range.empty() ? "" : " (" + range + ")") + "\n";
     }
   }
   return out;

@@ -380,5 +380,14 @@ TEST(Explain, ShowsEveryKeyWithSourceAndClass) {
   }
 }
 
+TEST(Explain, LongValuesAreWhole) {
+  std::string folders = "/data/0";
+  for (int i = 1; i < 12; ++i)
+    folders += ",/data/a/long/name/of/a/folder/with/shards/number/" + std::to_string(i);
+  const Config config = *resolved({"data.train=" + folders});
+  EXPECT_THAT(explain(config), testing::ContainsRegex("\n" + std::string("data.train +\"") + folders +
+                                                      "\" [a-z]+ +--set +[^\n]+\ndata"));
+}
+
 }  // namespace
 }  // namespace muster::train
