@@ -12,7 +12,13 @@ std::string what_takes_most(const MemoryPlan& m) {
        "parameters and gradients: choose a smaller model, or a larger mesh.shard, mesh.tp or mesh.pp"},
       {m.optimizer, "the optimizer's state: set mesh.zero = 1 or a larger mesh.shard"},
       {m.activations,
-       "activations: set train.activation_checkpointing = full or a smaller train.micro_batch"}};
+       "activations: set train.activation_checkpointing = full or a smaller train.micro_batch"},
+      {m.work,
+       "the work space of a block and the logits: set a smaller train.micro_batch or a larger mesh.tp"},
+      {m.messages, "messages of sums over ranks: set mesh.zero = 1 or a larger mesh.tp or mesh.pp"},
+      {m.save,
+       "the copy of the state that a save writes, cut over replicas and shards: use more of them on more "
+       "machines (mesh.replica, mesh.shard), or choose a smaller model"}};
   const auto& largest = *std::ranges::max_element(parts, {}, [](const auto& part) { return part.first; });
   return "Most of it, " + amount(largest.first) + " a rank, is for " + largest.second;
 }

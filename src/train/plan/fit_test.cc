@@ -31,5 +31,36 @@ TEST(Fit, MoreThanTheMachineHasIsRefusedWithWhatWouldHelp) {
   EXPECT_THAT(check_memory(plan, apart).error().message, HasSubstr("; its cgroup /jobs has 64"));
 }
 
+// Each part of the plan, where it is the largest, with what makes that part less.
+TEST(Fit, WhatTakesMostIsAnyPart) {
+  const std::pair<double MemoryPlan::*, const char*> parts[] = {
+      {&MemoryPlan::parameters, "for parameters and gradients: choose a smaller model"},
+      {&MemoryPlan::gradients, "for parameters and gradients: choose a smaller model"},
+      {&MemoryPlan::optimizer, "for the optimizer's state: set mesh.zero = 1"},
+      {&MemoryPlan::activations, "for activations: set train.activation_checkpointing"},
+      {&MemoryPlan::work, "for the work space of a block and the logits: set a smaller train.micro_batch"},
+      {&MemoryPlan::messages, "for messages of sums over ranks: set mesh.zero = 1"},
+      {&MemoryPlan::save, "for the copy of the state that a save writes"}};
+  for (const auto& [part, words] : parts) {
+    MemoryPlan memory{1, 1, 1, 1, 1, 1, 1};
+    memory.*part = 3 * kGib;
+    EXPECT_THAT(what_takes_most(memory), HasSubstr(words));
+    EXPECT_THAT(what_takes_most(memory), HasSubstr("3.00 GiB a rank"));
+  }
+}
+
+// In fp32 a save copies 12 bytes a parameter; weights and gradients are 8.
+TEST(Fit, WithCheckpointsTheCopyOfASaveTakesMost) {
+  const std::vector<std::string> small = {"model.preset=llama-8b", "train.micro_batch=1", "train.batch=1",
+                                          "train.sequence=64"};
+  std::vector<std::string> saving = small;
+  saving.push_back("checkpoint.dir=/c");
+  const SharedMemory machine{.name = "machine", .bytes = kGib, .ranks = {0}};
+  EXPECT_THAT(check_memory(plan_of(small, 1), {&machine, 1}).error().message,
+              HasSubstr("for parameters and gradients"));
+  EXPECT_THAT(check_memory(plan_of(saving, 1), {&machine, 1}).error().message,
+              HasSubstr("for the copy of the state that a save writes"));
+}
+
 }  // namespace
 }  // namespace muster::train
