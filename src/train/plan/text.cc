@@ -47,6 +47,7 @@ std::string to_text(const Plan& plan, const Config& config) {
         amount(m.activations).c_str(), amount(m.work).c_str(), amount(m.messages).c_str(),
         amount(m.save).c_str(), amount(m.total()).c_str());
   }
+  if (config.checkpoint_dir.empty()) out += "without checkpoints: checkpoint.dir is empty\n";
   out +=
       "\nsent by a rank in a step\n"
       "stage      tensor    pipeline       shard  (leaves node)     replica        tied       total\n";

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "train/formatted.h"
 #include "train/plan/test_plan.h"
 
 namespace muster::train {
@@ -20,6 +21,22 @@ TEST(PlanText, HasSizesRanksAndStages) {
   EXPECT_THAT(text, HasSubstr("1f1b, stages wait "));
   EXPECT_THAT(text, HasSubstr("memory of a rank"));
   EXPECT_THAT(text, HasSubstr("    3  63-79"));
+}
+
+TEST(PlanText, SaysWhereNoCheckpointIsCounted) {
+  const auto text_of_plan = [](const Config& config) {
+    return to_text(make_plan(config, 1, 1).value(), config);
+  };
+  constexpr const char* kWithout = "\nwithout checkpoints: checkpoint.dir is empty\n";
+  EXPECT_THAT(text_of_plan(config_of({"model.preset=tiny"})), HasSubstr(kWithout));
+  EXPECT_THAT(text_of_plan(config_of({"model.preset=tiny", "checkpoint.dir=/c"})),
+              testing::Not(HasSubstr("without checkpoints")));
+}
+
+TEST(Formatted, CutsNothing) {
+  const std::string parts(5000, 'x');
+  EXPECT_EQ(formatted("%s|%d", parts.c_str(), 7), parts + "|7");
+  EXPECT_EQ(formatted("%s", ""), "");
 }
 
 }  // namespace
