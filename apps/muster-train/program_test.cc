@@ -550,6 +550,12 @@ TEST_F(Job, FailuresBecomeTheReason) {
   EXPECT_EQ(missing.code, 1);
   EXPECT_THAT(*read_file(root + "/output/failure"),
               HasSubstr("rank 0 ended with exit code 1: muster-train: rank 0: tokens of /no/such/folder"));
+
+  const std::string resources = root + "/input/config/resourceconfig.json";
+  fs::remove(resources);
+  fs::create_directory(resources);  // can be opened, but not read
+  EXPECT_EQ(finish(start({"train", "--job-root", root})).code, 1);
+  EXPECT_THAT(*read_file(root + "/output/failure"), HasSubstr(resources));
 }
 
 TEST(CommandLine, BadArgumentsAndHelp) {

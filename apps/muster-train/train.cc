@@ -103,8 +103,9 @@ Result<int> train(const TrainArguments& arguments, const Sources& sources) {
   if (!flags.nproc && sources.config.nproc > 0) flags.nproc = static_cast<int>(sources.config.nproc);
   std::string resources;
   if (sources.job.in_job) {
-    if (auto text = read_file(arguments.source.job_root + "/input/config/resourceconfig.json", 16 << 20))
-      resources = *text;
+    auto text = read_file(arguments.source.job_root + "/input/config/resourceconfig.json", 16 << 20);
+    if (!text && text.error().code != ErrorCode::not_found) return tl::unexpected(text.error());
+    if (text) resources = *std::move(text);
   }
   MUSTER_TRY(Place place, discover(flags, variable, resources));
   if (place.rank) return as_rank(arguments, sources.config, *std::move(place.rank));

@@ -174,6 +174,12 @@ TEST(JsonLines, BadLinesEndTheRunAndAreShown) {
   EXPECT_THAT(corpus.documents(), ElementsAre("good", "good"));
 }
 
+TEST(JsonLines, OneBadLineIsSaidAsOne) {
+  Corpus corpus;
+  corpus.put("a.jsonl", line("good") + "[1]\n");
+  EXPECT_THAT(corpus.tokenize().error().message, StartsWith("1 bad line:\n  "));
+}
+
 TEST(JsonLines, OnlyTheFirstBadLinesAreShown) {
   Corpus corpus;
   std::string text = line("good");

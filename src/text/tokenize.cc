@@ -97,7 +97,9 @@ class Writing {
     const bool all = report.bad_lines < kBadLinesShown;
     return fail(ErrorCode::corrupt,
                 std::to_string(report.bad_lines) +
-                    (all ? " bad lines:\n  " : " bad lines and perhaps more; the first:\n  ") +
+                    (!all                    ? " bad lines and perhaps more; the first:\n  "
+                     : report.bad_lines == 1 ? " bad line:\n  "
+                                             : " bad lines:\n  ") +
                     join(report.first_bad_lines, "\n  ") +
                     "\nNo shard was written. Mend them, or leave them out (--skip-bad-lines)");
   }
