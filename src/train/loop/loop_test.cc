@@ -106,6 +106,32 @@ TEST(Bitwise, LayoutsThatOnlyMoveNumbersAreOneRank) {
   }
 }
 
+// The same where shards, and the replicas' parts of the optimizer's state, are cut inside parameters.
+TEST(Bitwise, CutsInsideParametersAreOneRank) {
+  const auto data = tokens();
+  for (const char* precision : {"train.precision=fp32", "train.precision=bf16"}) {
+    const auto run = [&](int ranks, int node_ranks, std::vector<std::string> settings) {
+      for (const char* text : {precision, "model.width=72", "model.ffn=100", "model.tied=true",
+                               "train.batch=12", "train.steps=3"})
+        settings.emplace_back(text);
+      return run_ranks(ranks, [&](int) {
+        return RunOptions{.config = tiny(settings), .train = &data, .node_ranks = node_ranks};
+      });
+    };
+    const auto expect_same = [&](const std::vector<Trace>& traces, const Trace& wanted, const char* what) {
+      for (const Trace& rank : traces) EXPECT_TRUE(rank == wanted) << rank.error << precision << what;
+      EXPECT_TRUE(std::ranges::any_of(traces, &Trace::cuts_parameter)) << precision << what;
+    };
+    const Trace alone = run(1, 0, {})[0];
+    ASSERT_EQ(alone.error, "");
+    EXPECT_FALSE(alone.cuts_parameter);
+    expect_same(run(6, 0, {"mesh.zero=1"}), alone, " replicas");
+    expect_same(run(6, 0, {"mesh.shard=6"}), alone, " shards");
+    expect_same(run(6, 2, {"mesh.shard=6", "mesh.gather=hierarchical"}), alone, " shards of three nodes");
+    expect_same(run(6, 0, {"mesh.pp=2", "mesh.zero=1"}), run(3, 0, {})[0], " pipelines");
+  }
+}
+
 TEST(Bitwise, ARunAgainIsTheSame) {
   const auto data = tokens();
   const RunOptions options{.config = tiny(), .train = &data};

@@ -5,11 +5,14 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/rng.h"
 #include "base/text.h"
+#include "train/ckpt/checkpoint.h"
+#include "train/formatted.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/test_run.h"
 
@@ -19,11 +22,16 @@ inline constexpr double kGate = 1e-12;
 // Of the largest gradient of all: what is below is rounding of a gradient that is 0 (queries and keys where
 // no token sees two).
 inline constexpr double kNoise = 1e-15;
+// Behind an update: AdamW divides by the gradient's own size, so the rounding of one that is nearly 0 becomes
+// one of a weight.
+inline constexpr double kGateBehindUpdate = 1e-11;
+inline constexpr double kNoiseBehindUpdate = 1e-13;
 inline constexpr int kGatedSteps = 2;
 
 struct Layout {
   int pp = 1, replica = 1, shard = 1, tp = 1;
   int node_ranks = 0;
+  bool cuts_parameters = false;       // some of them lie on several ranks, which is an error if it is not so
   std::vector<std::string> settings;  // model, batch and mesh
   int ranks() const { return pp * replica * shard * tp; }
 };
@@ -64,6 +72,7 @@ struct Gradients {
   std::string error;
   std::vector<StepGradients> steps;
   double held_out = 0;  // loss
+  bool cuts_parameter = false;
 };
 
 // Copies the elements of `param` in `ranges` of a buffer to their places in the global tensor.
@@ -82,30 +91,47 @@ inline void place(const FlatBuffer& buffer, std::span<const Range> ranges, const
   }
 }
 
-// What this rank owns of the gradients; 0 elsewhere.
-inline void add_owned(Trainer& trainer, Tensors& tensors) {
-  const ParamTable& table = trainer.model().table();
-  const ParamTable whole(table.config());
-  for (const Param& param : table.params()) {
-    const Slice global = whole_slice(param.name, whole_box(whole.at(param.name).shape));
-    auto& values = tensors[param.name];
-    values.resize(static_cast<std::size_t>(global.numel()));
-    if (table.owns(param))
-      place(trainer.model().gradients(), trainer.replicas().placement().owned(), param, global, values);
-  }
-}
-
-// The weights that this rank holds, copies too; NaN elsewhere.
-inline Tensors weights_of(Trainer& trainer) {
+// Of a buffer that is laid out as the parameters, what this rank has in `ranges`, in global tensors; NaN
+// elsewhere.
+inline Tensors tensors_of(Trainer& trainer, const FlatBuffer& buffer, std::span<const Range> ranges) {
   Tensors tensors;
   const ParamTable& table = trainer.model().table();
   const ParamTable whole(table.config());
-  const FlatBuffer& weights = std::as_const(trainer.model()).parameters();
   for (const Param& param : table.params()) {
     const Slice global = whole_slice(param.name, whole_box(whole.at(param.name).shape));
     auto& values = tensors[param.name];
     values.resize(static_cast<std::size_t>(global.numel()), std::nan(""));
-    place(weights, weights.pieces(), param, global, values);
+    place(buffer, ranges, param, global, values);
+  }
+  return tensors;
+}
+
+// The gradients that this rank owns.
+inline Tensors owned_of(Trainer& trainer) {
+  const ParamTable& table = trainer.model().table();
+  Tensors tensors = tensors_of(trainer, trainer.model().gradients(), trainer.replicas().placement().owned());
+  for (const Param& param : table.params()) {
+    if (!table.owns(param)) tensors.erase(param.name);
+  }
+  return tensors;
+}
+
+// The weights that this rank holds, copies too.
+inline Tensors weights_of(Trainer& trainer) {
+  const FlatBuffer& weights = std::as_const(trainer.model()).parameters();
+  return tensors_of(trainer, weights, weights.pieces());
+}
+
+// Every tensor of the newest checkpoint in a folder, whole; none: there is no checkpoint.
+inline Tensors tensors_in(const std::string& folder) {
+  Tensors tensors;
+  auto latest = latest_checkpoint(folder, OnDamage::refuse);
+  if (!latest || !latest->reader) return tensors;
+  for (const TensorInfo& info : latest->reader->info().tensors) {
+    auto& values = tensors[info.name];
+    values.resize(info.numel());
+    EXPECT_TRUE(latest->reader->read(whole_slice(info.name, whole_box(info.shape)),
+                                     std::as_writable_bytes(std::span(values))));
   }
   return tensors;
 }
@@ -133,15 +159,39 @@ inline std::vector<Gradients> gradients_on(const Layout& layout, const TokenStre
         out.error = report.error().message;
         return out;
       }
-      out.steps.push_back({.loss = report->loss, .norm = report->gradient_norm, .tensors = {}});
-      add_owned(**trainer, out.steps.back().tensors);
+      out.steps.push_back(
+          {.loss = report->loss, .norm = report->gradient_norm, .tensors = owned_of(**trainer)});
     }
     const auto evaluated = (*trainer)->evaluate();
     if (!evaluated) out.error = evaluated.error().message;
     if (evaluated) out.held_out = evaluated->loss;
+    out.cuts_parameter = cuts_parameter(**trainer);
     return out;
   };
-  return on_ranks(layout.ranks(), run, options);
+  auto all = on_ranks(layout.ranks(), run, options);
+  if (all[0].error.empty() && layout.cuts_parameters && std::ranges::none_of(all, &Gradients::cuts_parameter))
+    all[0].error = "no parameter is cut";
+  return all;
+}
+
+// A tensor of `size` elements put together from what its owners have, which is the same where there are
+// several; what is wrong if it is not, or if an element has none.
+inline Result<std::vector<double>> united(const std::vector<Gradients>& ranks, std::size_t step,
+                                          const std::string& name, std::size_t size) {
+  std::vector<double> all(size, std::nan(""));
+  for (const Gradients& rank : ranks) {
+    const auto found = rank.steps[step].tensors.find(name);
+    if (found == rank.steps[step].tensors.end()) continue;
+    for (std::size_t i = 0; i < size; ++i) {
+      const double here = found->second[i];
+      if (std::isnan(here)) continue;
+      if (!std::isnan(all[i]) && here != all[i]) return fail(ErrorCode::internal, name + ": owners differ");
+      all[i] = here;
+    }
+  }
+  if (std::ranges::any_of(all, [](double value) { return std::isnan(value); }))
+    return fail(ErrorCode::internal, name + ": an element without an owner");
+  return all;
 }
 
 // How far a layout is from one rank; "" if it is not. An element that two ranks own is the same on both.
@@ -162,21 +212,19 @@ inline std::string difference(const std::vector<Gradients>& ranks, const Gradien
       for (const double value : wanted) largest = std::max(largest, std::abs(value));
     }
     for (const auto& [name, wanted] : one.steps[step].tensors) {
+      const auto owned = united(ranks, step, name, wanted.size());
+      if (!owned) return at + owned.error().message;
       double greatest = 0, worst = 0;
       for (std::size_t i = 0; i < wanted.size(); ++i) {
-        double owned = 0;
-        for (const Gradients& rank : ranks) {
-          const auto found = rank.steps[step].tensors.find(name);
-          const double here = found == rank.steps[step].tensors.end() ? 0 : found->second[i];
-          if (here != 0 && owned != 0 && here != owned) return at + name + ": owners differ";
-          if (here != 0) owned = here;
-        }
         greatest = std::max(greatest, std::abs(wanted[i]));
-        worst = std::max(worst, std::abs(wanted[i] - owned));
-        if (std::isnan(owned)) worst = owned;
+        worst = std::max(worst, std::abs(wanted[i] - (*owned)[i]));
       }
-      if (!(worst <= std::max(kGate * greatest, kNoise * largest)))
-        return at + name + ": " + std::to_string(worst / greatest);
+      const double gate = step == 0 ? kGate : kGateBehindUpdate;
+      const double noise = step == 0 ? kNoise : kNoiseBehindUpdate;
+      if (!(worst <= std::max(gate * greatest, noise * largest))) {
+        return at + name +
+               formatted(": off by %.3g of %.3g, the largest of all is %.3g", worst, greatest, largest);
+      }
     }
   }
   return "";
@@ -221,7 +269,7 @@ inline std::string narrow_difference(const std::vector<Gradients>& ranks, const 
       const auto found = rank.steps[0].tensors.find(name);
       if (found == rank.steps[0].tensors.end()) continue;
       for (std::size_t i = 0; i < values.size(); ++i) {
-        if (seen[i] || found->second[i] == 0) continue;
+        if (seen[i] || std::isnan(found->second[i])) continue;
         difference[i] -= found->second[i];
         seen[i] = true;
       }

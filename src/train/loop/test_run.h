@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -55,6 +58,7 @@ struct Trace {
   std::vector<double> losses, norms;
   std::string state;  // digest
   std::vector<std::string> lines;
+  bool cuts_parameter = false;
   Outcome outcome = Outcome::finished;
   bool operator==(const Trace& other) const {
     return error == other.error && state == other.state && losses == other.losses && norms == other.norms;
@@ -71,37 +75,64 @@ inline std::string digest_of(Trainer& trainer, Comm& comm) {
   const ParamTable& table = trainer.model().table();
   const AdamW& optimizer = trainer.optimizer();
   const ParamTable whole(table.config());
-  std::string mine;
+  std::string mine;  // runs of elements: a line with tensor, first byte and bytes, then these
   const auto add = [&](const char* kind, const FlatBuffer& buffer, const Param& param) {
     const Slice global = whole_slice(param.name, whole_box(whole.at(param.name).shape));
-    const auto width = static_cast<std::size_t>(size_of(buffer.dtype()));
+    const auto width = static_cast<std::int64_t>(size_of(buffer.dtype()));
     for (const Range part : within(buffer.pieces(), {param.offset, param.offset + param.numel})) {
       const Slice slice{param.name, param.box, {part.begin - param.offset, part.end - param.offset}};
       for (const Run& run : intersect(global, slice)) {
         const auto bytes = buffer.bytes(Range{part.begin + run.b, part.begin + run.b + run.count});
-        const std::string_view chars(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-        for (std::int64_t i = 0; i < run.count; ++i) {
-          mine += kind + param.name + " " + std::to_string(run.a + i) + " " +
-                  crypto::hex(chars.substr(static_cast<std::size_t>(i) * width, width)) + "\n";
-        }
+        mine += kind + param.name + " " + std::to_string(run.a * width) + " " +
+                std::to_string(run.count * width) + "\n";
+        mine.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
       }
     }
   };
   for (const Param& param : table.params()) {
-    add("w ", std::as_const(trainer.model()).parameters(), param);
+    add("w:", std::as_const(trainer.model()).parameters(), param);
     if (optimizer.has_master())
-      add("master ", optimizer.weights(std::as_const(trainer.model()).parameters()), param);
-    add("m ", optimizer.first_moment(), param);
-    add("v ", optimizer.second_moment(), param);
+      add("master:", optimizer.weights(std::as_const(trainer.model()).parameters()), param);
+    add("m:", optimizer.first_moment(), param);
+    add("v:", optimizer.second_moment(), param);
   }
+  std::map<std::string, std::pair<std::string, std::string>> tensors;  // bytes, and which of them are known
+  std::string unlike;
   const auto all = comm.gather_text(mine).value();
-  std::set<std::string_view> elements;
   for (const std::string& text : all) {
-    for (const auto line : split(text, '\n')) elements.insert(line);
+    for (std::size_t at = 0; at < text.size();) {
+      const auto line = std::string_view(text).substr(at, text.find('\n', at) - at);
+      const auto words = split(line, ' ');
+      const auto begin = static_cast<std::size_t>(*parse_int(words[1])),
+                 count = static_cast<std::size_t>(*parse_int(words[2]));
+      const auto bytes = std::string_view(text).substr(at + line.size() + 1, count);
+      at += line.size() + 1 + count;
+      auto& [values, known] = tensors[std::string(words[0])];
+      values.resize(std::max(values.size(), begin + count));
+      known.resize(values.size(), '-');
+      for (std::size_t i = 0; i < count; ++i) {
+        if (known[begin + i] == '+' && values[begin + i] != bytes[i]) unlike += bytes[i];
+      }
+      values.replace(begin, count, bytes);
+      std::fill_n(known.begin() + static_cast<std::ptrdiff_t>(begin), count, '+');
+    }
   }
-  std::string joined;
-  for (const auto line : elements) joined += line;
+  std::string joined = unlike;
+  for (const auto& [name, tensor] : tensors) joined += name + " " + tensor.first + tensor.second;
   return crypto::hex(crypto::sha256(joined));
+}
+
+// Whether what this rank holds or updates begins or ends inside a parameter.
+inline bool cuts_parameter(Trainer& trainer) {
+  const ParamTable& table = trainer.model().table();
+  const auto inside = [&](std::int64_t end) {
+    return end < table.numel() && table.param_at(end).offset != end;
+  };
+  const Placement& placement = trainer.replicas().placement();
+  return std::ranges::any_of(std::array{&placement.held(), &placement.owned()}, [&](const auto* pieces) {
+    return std::ranges::any_of(*pieces,
+                               [&](const Range& piece) { return inside(piece.begin) || inside(piece.end); });
+  });
 }
 
 struct RunOptions {
@@ -155,6 +186,7 @@ inline Trace run_on(Comm& comm, const RunOptions& options) {
     trace.error = outcome.error().message;
   }
   if (options.after_run) options.after_run(**trainer);
+  trace.cuts_parameter = cuts_parameter(**trainer);
   trace.state = digest_of(**trainer, comm);
   return trace;
 }
