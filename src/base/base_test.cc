@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <bit>
 #include <cmath>
@@ -184,6 +185,23 @@ TEST(File, AtomicWriteReplacesWholeFiles) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1);
   EXPECT_EQ(write_file_atomic(dir / "none/a", "x").error().code, ErrorCode::not_found);
   EXPECT_EQ(read_file(dir / "a", 2).error().code, ErrorCode::resource_exhausted);
+}
+
+TEST(File, WhatIsNoRegularFileIsRefusedAndHoldsNobodyUp) {
+  const TempDir dir;
+  ASSERT_TRUE(write_file_atomic(dir / "a", "one"));
+  EXPECT_EQ(read_regular_file(dir / "a").value(), "one");
+  EXPECT_EQ(read_regular_file(dir / "a", 2).error().code, ErrorCode::resource_exhausted);
+  EXPECT_EQ(read_regular_file(dir / "none").error().code, ErrorCode::not_found);
+  ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0600), 0);
+  const std::pair<std::string, std::string> others[] = {
+      {dir / "fifo", "a FIFO"}, {dir.path(), "a folder"}, {"/dev/null", "a device or a socket"}};
+  for (const auto& [path, what] : others) {
+    const auto read = read_regular_file(path);
+    ASSERT_FALSE(read) << path;
+    EXPECT_EQ(read.error().code, ErrorCode::invalid_argument);
+    EXPECT_EQ(read.error().message, path + " is " + what + "; a regular file is needed");
+  }
 }
 
 TEST(File, LockIsExclusive) {

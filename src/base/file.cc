@@ -34,12 +34,13 @@ Result<UniqueFd> open_file(const std::string& path, int flags, mode_t mode) {
   }
 }
 
-Result<std::string> read_file(const std::string& path, std::uint64_t bytes_max) {
-  MUSTER_TRY(auto fd, open_file(path, O_RDONLY));
+namespace {
+
+Result<std::string> read_all(int fd, const std::string& path, std::uint64_t bytes_max) {
   std::string out;
   char buffer[65536];
   for (;;) {
-    const auto count = ::read(fd.get(), buffer, sizeof buffer);
+    const auto count = ::read(fd, buffer, sizeof buffer);
     if (count < 0) {
       if (errno == EINTR) continue;
       return fail_errno("read " + path);
@@ -52,15 +53,34 @@ Result<std::string> read_file(const std::string& path, std::uint64_t bytes_max) 
   }
 }
 
+Result<void> check_regular(const std::string& path, mode_t mode) {
+  if (S_ISREG(mode)) return {};
+  return fail(ErrorCode::invalid_argument, path + " is " +
+                                               (S_ISDIR(mode)    ? "a folder"
+                                                : S_ISFIFO(mode) ? "a FIFO"
+                                                                 : "a device or a socket") +
+                                               "; a regular file is needed");
+}
+
+}  // namespace
+
+Result<std::string> read_file(const std::string& path, std::uint64_t bytes_max) {
+  MUSTER_TRY(const auto fd, open_file(path, O_RDONLY));
+  return read_all(fd.get(), path, bytes_max);
+}
+
+Result<std::string> read_regular_file(const std::string& path, std::uint64_t bytes_max) {
+  MUSTER_TRY(const auto fd, open_file(path, O_RDONLY | O_NONBLOCK));
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return fail_errno("stat " + path);
+  MUSTER_CHECK(check_regular(path, info.st_mode));
+  return read_all(fd.get(), path, bytes_max);
+}
+
 Result<void> check_regular(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return fail_errno("stat " + path);
-  if (S_ISREG(info.st_mode)) return {};
-  return fail(ErrorCode::invalid_argument, path + " is " +
-                                               (S_ISDIR(info.st_mode)    ? "a folder"
-                                                : S_ISFIFO(info.st_mode) ? "a FIFO"
-                                                                         : "a device or a socket") +
-                                               "; a regular file is needed");
+  return check_regular(path, info.st_mode);
 }
 
 Result<void> write_all(int fd, std::string_view data) {
@@ -121,6 +141,9 @@ Result<FileLock> FileLock::acquire(const std::string& path) {
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) {
       return fail(ErrorCode::failed_precondition, path + " is locked by another process");
+    }
+    if (errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS) {
+      return fail(ErrorCode::unsupported, path + ": this file system has no locks");
     }
     return fail_errno("flock " + path);
   }

@@ -35,6 +35,9 @@ Result<UniqueFd> open_file(const std::string& path, int flags, mode_t mode = 066
 // The whole file; refused above `bytes_max` so that no reader is surprised by a huge file.
 Result<std::string> read_file(const std::string& path, std::uint64_t bytes_max = 64ULL << 20);
 
+// The same of what has to be a regular file; errors of check_regular(). A FIFO does not hold the caller up.
+Result<std::string> read_regular_file(const std::string& path, std::uint64_t bytes_max = 64ULL << 20);
+
 // invalid_argument when it is something else than a regular file: a folder would be read as nothing, a FIFO
 // without end. not_found when there is none.
 Result<void> check_regular(const std::string& path);
@@ -52,8 +55,8 @@ Result<void> make_directories(const std::string& path, mode_t mode = 0755);
 // fsync of a folder, so that a rename or creation in it is durable.
 Result<void> sync_directory(const std::string& path);
 
-// An exclusive flock held as long as the object lives. Fails with failed_precondition if another process
-// holds it.
+// An exclusive flock held as long as the object lives, or until the process is dead. The file is made if need
+// be and stays. failed_precondition: another process holds it; unsupported: the file system has no locks.
 class FileLock {
  public:
   static Result<FileLock> acquire(const std::string& path);
