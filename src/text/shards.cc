@@ -294,6 +294,7 @@ Result<std::unique_ptr<Shard>> Shard::open(const std::string& path) {
 }
 
 Result<void> Shard::map() {
+  MUSTER_CHECK(check_regular(path_));
   MUSTER_TRY(auto file, open_file(path_, O_RDONLY));
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) return fail_errno("stat " + path_);

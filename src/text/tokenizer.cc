@@ -34,7 +34,7 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
-  MUSTER_TRY(auto file, read_file(path, kTokenizerBytesMax));
+  MUSTER_TRY(auto file, read_regular_file(path, kTokenizerBytesMax));
   const auto folder = fs::path(path).parent_path().string();
   auto tokenizer = create(std::move(file), folder.empty() ? "." : folder);
   if (!tokenizer) return tl::unexpected(tokenizer.error().with_context(path));
@@ -108,12 +108,12 @@ void Encoder::append(std::string_view text, bool first, std::vector<TokenId>& ou
 }
 
 Result<void> copy_tokenizer(const std::string& path, const std::string& folder) {
-  MUSTER_TRY(const auto file, read_file(path, kTokenizerBytesMax));
+  MUSTER_TRY(const auto file, read_regular_file(path, kTokenizerBytesMax));
   if (!is_json(file)) return write_file_atomic(folder + "/" + kModelName, file);
   for (const char* name : detail::kSpecialFiles) {
     const auto beside = fs::path(path).parent_path() / name;
     if (!fs::exists(beside)) continue;
-    MUSTER_TRY(const auto special, read_file(beside.string()));
+    MUSTER_TRY(const auto special, read_regular_file(beside.string()));
     MUSTER_CHECK(write_file_atomic(folder + "/" + name, special));
   }
   return write_file_atomic(folder + "/" + kJsonName, file);

@@ -279,7 +279,7 @@ Result<SpecialIds> find_special_ids(const std::string& folder, const TokenizerJs
   for (const std::string name : kSpecialFiles) {
     const auto path = folder + "/" + name;
     if (!std::filesystem::exists(path)) continue;
-    MUSTER_TRY(const auto bytes, read_file(path));
+    MUSTER_TRY(const auto bytes, read_regular_file(path));
     const auto config = json::parse_object(bytes);
     if (!config) return broken(path + ": " + config.error().message);
     const auto look = [&](const std::string& token, TokenId& id) -> Result<void> {

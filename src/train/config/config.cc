@@ -128,14 +128,14 @@ Result<std::vector<Setting>> parse_toml(std::string_view text, const std::string
 }
 
 Result<std::vector<Setting>> read_toml(const std::string& path) {
-  MUSTER_TRY(const std::string text, read_file(path, 1 << 20));
+  MUSTER_TRY(const std::string text, read_regular_file(path, 1 << 20));
   return parse_toml(text, path);
 }
 
 Result<JobSettings> read_job(const std::string& root) {
   JobSettings job;
   const std::string folder = root + "/input/config/";
-  auto text = read_file(folder + "hyperparameters.json", 16 << 20);
+  auto text = read_regular_file(folder + "hyperparameters.json", 16 << 20);
   if (!text && text.error().code == ErrorCode::not_found) return job;
   if (!text) return tl::unexpected(text.error());
   job.in_job = true;
@@ -156,7 +156,7 @@ Result<JobSettings> read_job(const std::string& root) {
   add("output.dir", root + "/model", "job");
   add("log.metrics", root + "/output/data/metrics.jsonl", "job");
   add("checkpoint.dir", root + "/checkpoints", "job");
-  const auto where = read_file(folder + "checkpointconfig.json", 1 << 20);
+  const auto where = read_regular_file(folder + "checkpointconfig.json", 1 << 20);
   if (!where && where.error().code != ErrorCode::not_found) return tl::unexpected(where.error());
   if (where) {
     const auto object = json::parse_object(*where);

@@ -35,7 +35,7 @@ tl::unexpected<Error> no_weights(const std::string& folder) {
 
 // Tensor to file name.
 Result<std::map<std::string, std::string>> read_index(const std::string& path) {
-  MUSTER_TRY(const std::string text, read_file(path, kTextBytesMax));
+  MUSTER_TRY(const std::string text, read_regular_file(path, kTextBytesMax));
   const auto index = json::parse_object(text);
   if (!index) return tl::unexpected(index.error().with_context(path));
   const auto* map = json::opt_object(*index, "weight_map");
@@ -56,7 +56,7 @@ bool has_weights(const std::string& folder) {
 }
 
 Result<std::string> read_config_text(const std::string& folder) {
-  return read_file(folder + "/" + kConfigName, 1 << 20);
+  return read_regular_file(folder + "/" + kConfigName, 1 << 20);
 }
 
 Result<ModelConfig> read_config(const std::string& folder) {

@@ -19,7 +19,7 @@ Result<ModelTokenizer> ModelTokenizer::find(const std::string& folder) {
   ModelTokenizer tokenizer;
   tokenizer.folder_ = folder;
   for (const char* name : kTokenizerNames) {
-    const auto content = read_file(folder + "/" + name);
+    const auto content = read_regular_file(folder + "/" + name);
     if (!content && content.error().code == ErrorCode::not_found) continue;
     if (!content) return tl::unexpected(content.error());
     tokenizer.hashes_.push_back(crypto::hex(crypto::sha256(*content)));
