@@ -53,19 +53,27 @@ int failed(const std::string& message) {
   return kExitFailed;
 }
 
+// What keeps the step from being looked at says nothing of it.
+bool unreadable(const Error& error) {
+  return error.code == ErrorCode::io || error.code == ErrorCode::permission_denied;
+}
+
 int list(const std::string& folder, bool deep) {
   const auto entries = [&] {
     ProgressLine line("read");
     return list_checkpoints(folder, deep, line.progress());
   }();
   if (!entries) return failed(entries.error().message);
-  if (entries->empty()) return failed("no checkpoint in " + folder);
+  if (entries->empty())
+    return failed(access(folder.c_str(), F_OK) == 0 ? "no checkpoint in " + folder
+                                                    : folder + " is not there");
   bool damaged = false;
   std::printf("%-10s %-12s %s\n", "STEP", "SIZE", "STATE");
   for (const StepEntry& entry : *entries) {
     std::string state = deep ? "whole" : "complete";
     if (!entry.finished) state = "unfinished: no manifest.json, the save was cut off";
-    if (entry.problem) state = "damaged: " + entry.problem->message;
+    if (entry.problem)
+      state = (unreadable(*entry.problem) ? "unreadable: " : "damaged: ") + entry.problem->message;
     damaged = damaged || entry.problem.has_value();
     std::printf("%-10lld %-12s %s\n", static_cast<long long>(entry.step),
                 entry.bytes > 0 ? format_bytes(entry.bytes).c_str() : "-", state.c_str());

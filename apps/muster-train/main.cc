@@ -7,6 +7,7 @@
 #include "apps/muster-train/commands.h"
 #include "base/error.h"
 #include "train/agent/agent.h"
+#include "train/ckpt/convert.h"
 #include "train/determinism.h"
 
 namespace muster::train {
@@ -172,7 +173,7 @@ CkptCommands add_ckpt(CLI::App& app, std::string& ls_folder, std::string& verify
       ->check(CLI::NonNegativeNumber)
       ->type_name("N");
   c->add_option("--ranks", convert.ranks, "Files to cut it into")
-      ->check(CLI::Range(1, 65536))
+      ->check(CLI::Range(1, kConvertRanksMax))
       ->capture_default_str()
       ->type_name("N");
   c->add_flag("--weights-only", convert.weights_only,

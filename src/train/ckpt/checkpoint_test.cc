@@ -18,7 +18,6 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "train/agent/process.h"
-#include "train/ckpt/convert.h"
 #include "train/ckpt/manifest.h"
 #include "train/ckpt/test_content.h"
 #include "train/comm/test_ranks.h"
@@ -28,28 +27,6 @@ namespace {
 
 using testing::HasSubstr;
 namespace fs = std::filesystem;
-
-// Saves with `size` ranks, two to a node; the answers of all ranks.
-std::vector<Result<void>> save(const std::string& folder, const Content& content, int size) {
-  return on_ranks(size, [&](Comm& comm) {
-    const int rank = comm.rank();
-    return save_checkpoint(folder, content.info(), content.slices(rank, size),
-                           {.node = rank / 2, .local_rank = rank % 2}, comm);
-  });
-}
-
-void save_whole(const std::string& folder, const Content& content, int size = 1) {
-  for (const auto& answer : save(folder, content, size)) ASSERT_TRUE(answer) << answer.error().message;
-}
-
-void flip(const std::string& path, std::streamoff at) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(at);
-  char byte = 0;
-  file.get(byte);
-  file.seekp(at);
-  file.put(static_cast<char>(byte ^ 4));
-}
 
 const std::vector<std::int64_t> kSizes = {3, 100'000, 1'200'000, 0, 17};
 
@@ -353,54 +330,6 @@ TEST(Latest, UnfinishedStepsDoNotCount) {
               testing::ElementsAre(HasSubstr("step 5 passed over: its save did not finish")));
 }
 
-TEST(Convert, CutsAnewWithTheSameBytes) {
-  const TempDir folder;
-  const Content content(7, {3, 4'500'000, 0, 17});  // more than one piece
-  save_whole(folder.path(), content, 3);
-  std::string before = folder.path();
-  for (const int ranks : {1, 5, 2}) {  // A -> B -> C
-    auto from = Reader::open(step_folder(before, 7));
-    ASSERT_TRUE(from) << from.error().message;
-    const std::string to = folder / std::to_string(ranks);
-    std::uint64_t done = 0, total = 0;
-    const auto converted = convert_checkpoint(
-        *from, to,
-        {.ranks = ranks, .progress = [&](std::uint64_t d, std::uint64_t t) { done = d, total = t; }});
-    ASSERT_TRUE(converted) << converted.error().message;
-    EXPECT_EQ(done, total);
-    EXPECT_EQ(total, (3 + 4'500'000 + 17) * 4u);
-    auto reader = Reader::open(step_folder(to, 7));
-    ASSERT_TRUE(reader) << reader.error().message;
-    EXPECT_EQ(reader->files(), ranks);
-    EXPECT_EQ(difference(*reader, content), "");
-    EXPECT_EQ(reader->info().samples, content.info().samples);
-    EXPECT_EQ(json::dump(reader->info().config), json::dump(content.info().config));
-    EXPECT_THAT(convert_checkpoint(*reader, to, {}).error().message,
-                HasSubstr(step_folder(to, 7) + " is there already"));
-    before = to;
-  }
-}
-
-TEST(Convert, WithoutTheOptimizerAndNothingOfADamagedOne) {
-  const TempDir folder;
-  Content content(7, {900, 1'500'000, 30});
-  content.tensors[1].name = "optimizer.first_moment.layer.0.weight";
-  save_whole(folder.path(), content, 2);
-  auto reader = Reader::open(step_folder(folder.path(), 7));
-  ASSERT_TRUE(reader);
-  ASSERT_TRUE(convert_checkpoint(*reader, folder / "weights", {.weights_only = true}));
-  const auto weights = Reader::open(step_folder(folder / "weights", 7));
-  ASSERT_TRUE(weights) << weights.error().message;
-  ASSERT_EQ(weights->info().tensors.size(), 2u);
-  EXPECT_EQ(weights->info().tensors[1].name, "layer.2.weight");
-  EXPECT_LT(weights->bytes(), 10'000u);
-
-  flip(step_folder(folder.path(), 7) + "/rank-1.bin", 2'900'000);
-  EXPECT_THAT(convert_checkpoint(*reader, folder / "hurt", {}).error().message,
-              HasSubstr("step-7/rank-1.bin: block 0"));
-  EXPECT_FALSE(fs::exists(step_folder(folder / "hurt", 7)));
-}
-
 TEST(Save, OverAnUnfinishedOrDamagedStep) {
   const TempDir folder;
   save_whole(folder.path(), Content(5, {1000}), 3);
@@ -447,6 +376,42 @@ TEST(Prune, KeepsTheNewestAndClearsLeftovers) {
 }
 
 // A model exported into an old step, a file with the name of one: no reason for a training to end.
+// A step that is elsewhere, perhaps of another run.
+TEST(Prune, OfALinkedStepOnlyTheLinkGoes) {
+  const TempDir folder, other;
+  for (std::int64_t step : {10, 20}) save_whole(other.path(), Content(step, {10}), 1);
+  for (const char* step : {"step-10", "step-20"}) fs::create_directory_symlink(other / step, folder / step);
+  save_whole(folder.path(), Content(20, {30}), 1);  // the same step anew
+  save_whole(folder.path(), Content(30, {10}), 1);
+  const auto pruned = prune(folder.path(), {.last = 2}, 30);
+  ASSERT_TRUE(pruned) << pruned.error().message;
+  EXPECT_THAT(names_in(folder.path()), testing::UnorderedElementsAre("step-20", "step-30"));
+  const auto left = list_checkpoints(other.path(), true);
+  ASSERT_TRUE(left);
+  ASSERT_EQ(left->size(), 2u);
+  for (const StepEntry& entry : *left) EXPECT_TRUE(entry.finished && !entry.problem) << entry.path;
+  auto reader = Reader::open(other / "step-20");
+  EXPECT_EQ(difference(*reader, Content(20, {10})), "");
+}
+
+// It may be the newest one, so it is not passed over.
+TEST(Latest, AStepThatMayNotBeReadIsAnError) {
+  const TempDir folder;
+  for (std::int64_t step : {10, 20}) save_whole(folder.path(), Content(step, {10}), 1);
+  Unprivileged::give(folder.path());
+  fs::permissions(folder / "step-20", fs::perms::none);
+  {
+    const Unprivileged nobody;
+    for (const auto on_damage : {OnDamage::refuse, OnDamage::pass_over}) {
+      const auto latest = latest_checkpoint(folder.path(), on_damage);
+      ASSERT_FALSE(latest);
+      EXPECT_EQ(latest.error().code, ErrorCode::permission_denied);
+      EXPECT_THAT(latest.error().message, HasSubstr("step-20/manifest.json: Permission denied"));
+    }
+  }
+  fs::permissions(folder / "step-20", fs::perms::owner_all);
+}
+
 TEST(Prune, LeavesWhatNoSaveHasWritten) {
   const TempDir folder;
   for (std::int64_t step : {10, 20, 30}) save_whole(folder.path(), Content(step, {10}), 1);

@@ -3,11 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/assert.h"
+#include "train/ckpt/lock.h"
 #include "train/ckpt/manifest.h"
 #include "train/ckpt/rank_file.h"
+#include "train/ckpt/room.h"
 
 namespace muster::train {
 namespace {
@@ -57,6 +58,26 @@ struct Conversion {
   }
 };
 
+Result<void> check_slices(std::uint64_t tensors, int ranks) {
+  if (tensors * static_cast<std::uint64_t>(ranks) <= kConvertSlicesMax) return {};
+  return fail(ErrorCode::invalid_argument,
+              std::to_string(ranks) + " ranks, each with a part of " + std::to_string(tensors) +
+                  " tensors: the manifest would have " +
+                  std::to_string(tensors * static_cast<std::uint64_t>(ranks)) + " entries, at most " +
+                  std::to_string(kConvertSlicesMax) + " are written; up to --ranks " +
+                  std::to_string(kConvertSlicesMax / tensors) + " fits");
+}
+
+// Nothing is written into the folder of a training. One that has no lock file has none.
+Result<std::optional<FileLock>> hold(const std::string& folder) {
+  if (access((folder + "/" + kLockName).c_str(), F_OK) != 0) return std::optional<FileLock>();
+  auto lock = lock_checkpoints(folder, Millis(0));
+  if (lock || lock.error().code != ErrorCode::failed_precondition) return lock;
+  return fail(lock.error().code, lock.error().message +
+                                     ", which writes checkpoints there; choose another "
+                                     "folder for the result");
+}
+
 }  // namespace
 
 Result<void> convert_checkpoint(Reader& from, const std::string& folder, const ConvertOptions& options) {
@@ -64,19 +85,21 @@ Result<void> convert_checkpoint(Reader& from, const std::string& folder, const C
   CheckpointInfo info = from.info();
   if (options.weights_only)
     std::erase_if(info.tensors, [](const auto& tensor) { return tensor.name.starts_with(kOptimizerPrefix); });
+  MUSTER_CHECK(check_slices(info.tensors.size(), options.ranks));
   info.layout = {{"world", options.ranks}};
+  MUSTER_TRY(const auto held, hold(folder));
   const std::string step = step_folder(folder, info.step);
   if (access((step + "/" + kManifestName).c_str(), F_OK) == 0) {
     return fail(ErrorCode::already_exists, step + " is there already; choose another folder or remove it");
   }
   Conversion conversion{.from = from, .info = info, .step = step, .options = options};
-  for (const TensorInfo& tensor : info.tensors) conversion.total += tensor.numel() * tensor.element_bytes();
-  auto outcome = conversion.run();
-  if (!outcome) {
-    std::error_code ignored;  // what is left does not count in any case
-    std::filesystem::remove_all(step, ignored);
-  }
-  return outcome;
+  conversion.total = bytes_of(info.tensors);
+  MUSTER_CHECK(make_directories(folder));
+  const Room room(folder, conversion.total, kWhenFull);
+  const auto outcome = conversion.run();
+  if (outcome) return {};
+  discard_step(step, 0, options.ranks, 0);
+  return tl::unexpected(room.explained(outcome.error()));
 }
 
 }  // namespace muster::train

@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "train/ckpt/manifest.h"
 #include "train/ckpt/rank_file.h"
+#include "train/ckpt/room.h"
 #include "train/comm/agree.h"
 
 namespace muster::train {
@@ -171,14 +172,21 @@ Result<void> save_gathered(const std::string& folder, const CheckpointInfo& info
   gathering.left.resize(size);
   MUSTER_CHECK(comm.all_gather<std::uint64_t>(std::span(&bytes, 1), gathering.left));
   MUSTER_TRY(const auto slices, comm.gather_text(text_of_slices(mine, info)));
-  MUSTER_CHECK(agree(comm, comm.rank() == 0 ? gathering.open(slices) : Result<void>()));
+  const Room room(folder, bytes_of(info.tensors), kWhenFull);
+  // At rank 0: what is left of a save that failed goes, and a full disk is explained.
+  const auto outcome = [&](const Result<void>& result) -> Result<void> {
+    if (result) return result;
+    discard_step(gathering.step, 0, comm.size(), node);
+    return tl::unexpected(room.explained(result.error()));
+  };
+  MUSTER_CHECK(agree(comm, comm.rank() == 0 ? outcome(gathering.open(slices)) : Result<void>()));
   gathering.piece_bytes = std::min(gathering.piece_bytes, std::ranges::max(gathering.left));
   gathering.pieces.resize((comm.rank() == 0 ? size : 1) * gathering.piece_bytes);
   Outgoing outgoing(mine);
   Result<void> written;
   while (std::ranges::max(gathering.left) > 0) MUSTER_CHECK(gathering.round(outgoing, written));
   if (comm.rank() == 0 && written) written = gathering.finish();
-  return agree(comm, written);
+  return agree(comm, outcome(written));
 }
 
 }  // namespace muster::train

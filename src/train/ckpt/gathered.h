@@ -14,7 +14,8 @@ inline constexpr std::uint64_t kRoundBytes = 64u << 20;  // of all ranks togethe
 
 // Writes folder/step-N at rank 0, on node `node`, and returns when it counts; the other ranks only send, and
 // their `folder` and `node` are not looked at. Collective: every rank gives its slices; together they must
-// cover every tensor once. The same outcome on every rank; errors of writing name rank 0's file. round_bytes
+// cover every tensor once. The same outcome on every rank; errors of writing name rank 0's file, and
+// what was written is taken back. round_bytes
 // is the same on all ranks.
 Result<void> save_gathered(const std::string& folder, const CheckpointInfo& info,
                            std::span<const TensorSlice> mine, int node, Comm& comm,

@@ -55,5 +55,18 @@ TEST(Gathered, WhatKeepsRankZeroFromWritingEndsAll) {
   EXPECT_FALSE(fs::exists(folder / "0/step-7/manifest.json"));
 }
 
+TEST(Gathered, AFullDiskLeavesNothingAndSaysWhatIsNeeded) {
+  const Content content(7, {600'000});
+  const TempDir folder;
+  ASSERT_TRUE(make_directories(folder / "0/step-7"));
+  fs::create_symlink("/dev/full", folder / "0/step-7/rank-2.bin");
+  for (const auto& outcome : gather(folder.path(), content, 3, 5'000)) {
+    ASSERT_FALSE(outcome);
+    EXPECT_THAT(outcome.error().message,
+                testing::HasSubstr("rank-2.bin: write: No space left on device: the checkpoint has 2.3 MiB"));
+  }
+  EXPECT_FALSE(fs::exists(folder / "0/step-7"));
+}
+
 }  // namespace
 }  // namespace muster::train

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "base/assert.h"
 #include "base/crypto.h"
@@ -20,13 +21,16 @@ std::string_view chars(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+std::string rank_file_name(int rank) { return "rank-" + std::to_string(rank) + ".bin"; }
+std::string node_file_name(int node) { return "node-" + std::to_string(node) + ".json"; }
+
 std::string parent_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
 }  // namespace
 
 Result<RankFile> RankFile::create(const std::string& step_folder, int rank, int node,
                                   std::atomic<std::uint64_t>* progress) {
-  std::string name = "rank-" + std::to_string(rank) + ".bin";
+  std::string name = rank_file_name(rank);
   std::string path = step_folder + "/" + name;
   MUSTER_TRY(UniqueFd fd, open_file(path, O_WRONLY | O_CREAT | O_TRUNC));
   return RankFile(std::move(fd), std::move(path), std::move(name), node, progress);
@@ -96,6 +100,8 @@ std::string step_folder(const std::string& folder, std::int64_t step) {
 }
 
 Result<void> prepare_step(const std::string& step_folder) {
+  // A link leads to the checkpoint of another run, which is left alone. Other ranks may remove it, too.
+  if (std::error_code none; std::filesystem::is_symlink(step_folder, none)) unlink(step_folder.c_str());
   MUSTER_CHECK(make_directories(step_folder));
   const std::string manifest = step_folder + "/" + kManifestName;
   if (unlink(manifest.c_str()) == 0) return sync_directory(step_folder);
@@ -110,8 +116,7 @@ Result<void> write_node_manifest(const std::string& step_folder, std::int64_t st
     if (file.at("node").to_number<int>() == node) files.push_back(file);
   }
   const json::Object manifest{{"step", step}, {"node", node}, {"files", std::move(files)}};
-  MUSTER_CHECK(write_file_atomic(step_folder + "/node-" + std::to_string(node) + ".json",
-                                 json::dump(manifest) + "\n"));
+  MUSTER_CHECK(write_file_atomic(step_folder + "/" + node_file_name(node), json::dump(manifest) + "\n"));
   return sync_directory(parent_of(step_folder));
 }
 
@@ -119,6 +124,16 @@ Result<void> write_manifest(const std::string& step_folder, const CheckpointInfo
                             const std::vector<json::Object>& records) {
   MUSTER_CHECK(write_file_atomic(step_folder + "/" + kManifestName, manifest_text(info, records)));
   return sync_directory(parent_of(step_folder));
+}
+
+void discard_step(const std::string& step_folder, int first_rank, int ranks, std::optional<int> node) {
+  const auto remove = [&](const std::string& name) { unlink((step_folder + "/" + name).c_str()); };
+  if (node) {
+    remove(kManifestName);
+    remove(node_file_name(*node));
+  }
+  for (int rank = first_rank; rank < first_rank + ranks; ++rank) remove(rank_file_name(rank));
+  rmdir(step_folder.c_str());
 }
 
 }  // namespace muster::train

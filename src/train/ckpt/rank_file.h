@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -56,7 +57,7 @@ Result<json::Object> write_rank_file(const std::string& step_folder, std::span<c
                                      std::atomic<std::uint64_t>* progress = nullptr);
 
 // The rest of a step, for one rank of the node or of all:
-// The folder, without a manifest that an earlier save of this step has left.
+// The folder, without a manifest that an earlier save of this step has left; a link in its place goes.
 Result<void> prepare_step(const std::string& step_folder);
 // node-K.json. records: one a rank, as RankFile::finish() gives them.
 Result<void> write_node_manifest(const std::string& step_folder, std::int64_t step,
@@ -64,5 +65,10 @@ Result<void> write_node_manifest(const std::string& step_folder, std::int64_t st
 // manifest.json: from here on the step counts.
 Result<void> write_manifest(const std::string& step_folder, const CheckpointInfo& info,
                             const std::vector<json::Object>& records);
+
+// Takes back what a save that failed has written, so that it holds no room on a full disk: the files of these
+// ranks; with `node`, its node-K.json and the manifest; the folder, if nothing else is in it. As far as that
+// can be done: without its manifest the step does not count in any case.
+void discard_step(const std::string& step_folder, int first_rank, int ranks, std::optional<int> node);
 
 }  // namespace muster::train

@@ -88,6 +88,7 @@ Result<void> Saver::begin(const CheckpointInfo& info, Result<void> prepared,
   slices_ = std::move(slices);
   // Nobody touches a file of the step before its old manifest is gone, in whichever folder it is.
   if (prepared) prepared = prepare_step(path_);
+  room_ = Room(options_.folder, bytes_of(info.tensors), options_.when_full);
   const std::string node = std::to_string(options_.writer.node);
   MUSTER_TRY(const auto nodes, agree(prepared, node));
   first_of_node_ = std::ranges::find(nodes, node) - nodes.begin() == comm_.rank();
@@ -124,11 +125,23 @@ bool Saver::ready() const {
   return done_;
 }
 
-// Every rank tells how it went, and what the others need of it; all answer alike.
+// Every rank tells how it went, and what the others need of it; all answer alike. Precondition: ready().
 Result<std::vector<std::string>> Saver::agree(const Result<void>& mine, const std::string& told) {
-  auto all = train::agree(comm_, mine ? Result<std::string>(told) : tl::unexpected(mine.error()));
-  if (!all) return tl::unexpected(all.error().with_context("checkpoint " + path_));
-  return all;
+  const std::string context = "checkpoint " + path_;
+  auto all = exchange_outcomes(
+      comm_, mine ? Result<std::string>(told) : tl::unexpected(room_.explained(mine.error())));
+  if (!all) return tl::unexpected(all.error().with_context(context));
+  if (!all->failure) return std::move(all->told);
+  discard();
+  return tl::unexpected(all->failure->with_context(context));
+}
+
+// Of a save that failed on all ranks, so that none goes on to the manifest: what this rank has written.
+void Saver::discard() {
+  if (phase_ > Phase::manifest) return;  // it counts
+  const bool manifests = first_of_node_ && phase_ > Phase::files;
+  discard_step(path_, comm_.rank(), phase_ == Phase::idle ? 0 : 1,
+               manifests ? std::optional(options_.writer.node) : std::nullopt);
 }
 
 Result<std::optional<SaveReport>> Saver::advance() {
@@ -163,18 +176,28 @@ Result<bool> Saver::next_phase() {
       break;
     case Phase::node_manifests:
       phase_ = Phase::manifest;
-      if (comm_.rank() == 0) run([this] { return write_last(); });
+      if (comm_.rank() == 0) {
+        run([this]() -> Result<void> {
+          MUSTER_CHECK(write_manifest(path_, info_, records_));
+          counted_at_ = SteadyClock::now();
+          return {};
+        });
+      }
       break;
     case Phase::manifest:
-      phase_ = options_.keep ? Phase::removing : Phase::idle;
-      if (options_.keep && first_of_node_) {
+      phase_ = options_.keep ? Phase::choosing : Phase::idle;
+      if (options_.keep && comm_.rank() == 0) run([this] { return choose_kept(); });
+      return true;
+    case Phase::choosing:
+      phase_ = Phase::removing;
+      if (first_of_node_) {
         run([this, kept = told[0]] {
           std::vector<std::int64_t> steps;
           for (const auto word : split(kept, ' ')) steps.push_back(parse_int(word).value_or(info_.step));
           return remove_checkpoints(options_.folder, steps, info_.step);
         });
       }
-      return true;
+      break;
     case Phase::removing:
       phase_ = Phase::idle;
       break;
@@ -182,12 +205,8 @@ Result<bool> Saver::next_phase() {
   return false;
 }
 
-// Rank 0: the manifest; from here on the step counts. Its folder shows which steps are finished, so it tells
-// what all keep.
-Result<void> Saver::write_last() {
-  MUSTER_CHECK(write_manifest(path_, info_, records_));
-  counted_at_ = SteadyClock::now();
-  if (!options_.keep) return {};
+// Rank 0: its folder shows which steps are finished, so it tells what all keep.
+Result<void> Saver::choose_kept() {
   MUSTER_TRY(const auto kept, kept_checkpoints(options_.folder, *options_.keep, info_.step));
   for (const std::int64_t step : kept) told_ += (told_.empty() ? "" : " ") + std::to_string(step);
   return {};
@@ -222,10 +241,12 @@ Result<bool> Saver::all_ready() {
   std::vector<std::int64_t> all(static_cast<std::size_t>(comm_.size()));
   MUSTER_CHECK(comm_.all_gather<std::int64_t>(std::span(&mine, 1), all));
   if (std::ranges::find(all, stuck) != all.end()) {
-    MUSTER_CHECK(agree(mine != stuck ? Result<void>()
-                                     : fail(ErrorCode::io, "nothing was written for " +
-                                                               format_duration(options_.stall_limit) +
-                                                               ": the disk hangs")));
+    const auto hangs = train::agree(
+        comm_, mine != stuck
+                   ? Result<void>()
+                   : fail(ErrorCode::io, "nothing was written for " + format_duration(options_.stall_limit) +
+                                             ": the disk hangs"));
+    return tl::unexpected(hangs.error().with_context("checkpoint " + path_));
   }
   return std::ranges::count(all, done) == comm_.size();
 }

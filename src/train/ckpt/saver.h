@@ -4,15 +4,16 @@
 // What is left needs all ranks: the manifests name every rank's checksums. A Comm is for one thread, so the
 // calling thread does that part, where ranks talk anyway: each tells beside a step's loss, and in the pauses
 // of a long step or an evaluation, whether its part is ready(), and when all are, all call advance(). A save
-// passes three such points: files, node manifests, manifest; the last makes it count. The thread never talks
-// to other ranks, so a rank that hangs or dies while saving shows where it always does, in the next
-// collective.
+// passes three such points: files, node manifests, manifest; the last makes it count. Two more follow where
+// older steps are removed: which of them stay, and that they are gone. The thread never talks to other ranks,
+// so a rank that hangs or dies while saving shows where it always does, in the next collective.
 //
 // wait() does the same in a loop of short collectives, so a save may take as long as the disk needs without
 // anyone waiting long in one operation. Only a thread that gets nothing written for `stall_limit` is an
 // error.
 //
 // At most one save is in flight. After an error the saver is not used again; the step has no manifest then.
+// What failed on all ranks alike, as on a full disk, leaves none of its files either.
 // One thread a Saver, its rank's; all ranks make the same calls. See docs/adr/0042-saving-behind-the-step.md.
 #pragma once
 
@@ -29,6 +30,7 @@
 #include "base/json.h"
 #include "base/time.h"
 #include "train/ckpt/checkpoint.h"
+#include "train/ckpt/room.h"
 #include "train/comm/comm.h"
 
 namespace muster::train {
@@ -38,6 +40,7 @@ struct SaverOptions {
   Writer writer;
   std::optional<Keep> keep = {};  // after each save, older ones but these are removed; nullopt: none is
   Millis stall_limit{600'000};
+  std::string when_full = kWhenFull;  // what to do about a full disk, said with the error
 };
 
 // A save that counts, and what it cost.
@@ -75,7 +78,7 @@ class Saver {
   Result<std::optional<SaveReport>> wait();
 
  private:
-  enum class Phase { idle, files, node_manifests, manifest, removing };
+  enum class Phase { idle, files, node_manifests, manifest, choosing, removing };
   // Memory with every page touched.
   class Buffer {
    public:
@@ -93,7 +96,8 @@ class Saver {
   void run(std::function<Result<void>()> work);  // on the thread
   Result<bool> next_phase();
   Result<bool> all_ready();
-  Result<void> write_last();
+  Result<void> choose_kept();
+  void discard();
   Result<std::vector<std::string>> agree(const Result<void>& mine, const std::string& told = "");
 
   const SaverOptions options_;
@@ -104,6 +108,7 @@ class Saver {
   Phase phase_ = Phase::idle;
   CheckpointInfo info_;
   std::string path_;
+  Room room_;
   bool first_of_node_ = false;  // of the group's ranks there
   std::vector<TensorSlice> slices_;
   std::string told_;                   // by the thread to all ranks; the thread's until ready()

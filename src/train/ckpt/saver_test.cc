@@ -181,6 +181,68 @@ TEST(Saver, AnErrorOfTheThreadNamesStepRankAndPath) {
   EXPECT_FALSE(std::filesystem::exists(step + "/manifest.json"));
 }
 
+// Writing to /dev/full fails as on a disk that is.
+TEST(Saver, AFullDiskLeavesNothingOfTheStepAndSaysWhatIsNeeded) {
+  const TempDir folder;
+  const Content before(4, {1000}), content(5, {600'000});
+  const std::string step = step_folder(folder.path(), 5);
+  on_ranks(2, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
+    Saver saver({.folder = folder.path(), .writer = writer, .keep = Keep{.last = 1}}, comm);
+    ASSERT_TRUE(saver.start(before.info(), before.slices(rank, 2)));
+    ASSERT_TRUE(saver.wait());
+    if (rank == 0) {
+      ASSERT_TRUE(make_directories(step));
+      std::filesystem::create_symlink("/dev/full", step + "/rank-1.bin");
+    }
+    ASSERT_TRUE(comm.barrier());
+    ASSERT_TRUE(saver.start(content.info(), content.slices(rank, 2)));
+    const auto waited = saver.wait();
+    EXPECT_THAT(
+        error_of(waited),
+        testing::MatchesRegex("checkpoint " + step + ": rank 1: " + step +
+                              "/rank-1.bin: write: No space left on device: the checkpoint has 2.3 "
+                              "MiB in all, and [0-9.]+ [A-Za-z]+ were free in " +
+                              folder.path() + " when its save began; free space there, or choose .*"));
+  });
+  EXPECT_FALSE(std::filesystem::exists(step));
+  EXPECT_EQ(read_back(folder.path(), before), "");
+}
+
+TEST(Saver, TakesBackNoMoreThanItHasWritten) {
+  const TempDir folder;
+  const std::string step = step_folder(folder.path(), 5);
+  std::filesystem::create_directories(step + "/node-0.json");  // in the way of the node manifest
+  ASSERT_TRUE(write_file_atomic(step + "/rank-7.bin", "of an earlier save"));
+  on_ranks(2, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
+    const Content content(5, {1000});
+    Saver saver({.folder = folder.path(), .writer = writer}, comm);
+    ASSERT_TRUE(saver.start(content.info(), content.slices(rank, 2)));
+    EXPECT_THAT(error_of(saver.wait()), HasSubstr("node-0.json"));
+  });
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(step)) left.push_back(entry.path().filename());
+  EXPECT_THAT(left, testing::UnorderedElementsAre("node-0.json", "rank-7.bin"));
+}
+
+// The step counts already when the older ones are looked at: it stays.
+TEST(Saver, AFailureToRemoveOldStepsLeavesTheNewOne) {
+  const TempDir folder;
+  Unprivileged::give(folder.path());
+  const Unprivileged nobody;
+  const std::string old = step_folder(folder.path(), 4);
+  on_ranks(1, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
+    const Content before(4, {1000}), content(5, {1000});
+    Saver saver({.folder = folder.path(), .writer = writer, .keep = Keep{.last = 1}}, comm);
+    ASSERT_TRUE(saver.start(before.info(), before.slices(rank, 1)));
+    ASSERT_TRUE(saver.wait());
+    std::filesystem::permissions(old, std::filesystem::perms(0555));
+    ASSERT_TRUE(saver.start(content.info(), content.slices(rank, 1)));
+    EXPECT_THAT(error_of(saver.wait()), HasSubstr("remove " + old + "/manifest.json: Permission denied"));
+    std::filesystem::permissions(old, std::filesystem::perms(0755));
+    EXPECT_EQ(read_back(folder.path(), content), "");
+  });
+}
+
 // Each node has a folder of its own; only the first one's shows which steps are finished.
 // The ranks that hold one copy of a model need not have a first local rank among them on every node.
 TEST(Saver, APartOfTheRanksOnNodesWithFoldersOfTheirOwn) {

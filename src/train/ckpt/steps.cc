@@ -20,6 +20,13 @@ struct Step {
   bool finished = false;
 };
 
+// A manifest that may be there but cannot be looked at counts: who opens it then says why. Taken for one that
+// is missing, the step would be passed over, and removed later.
+bool has_manifest(const std::string& step) {
+  if (access((step + "/" + kManifestName).c_str(), F_OK) == 0) return true;
+  return errno != ENOENT && errno != ENOTDIR && errno != ELOOP;
+}
+
 // Newest first. A folder that is not there has no steps.
 Result<std::vector<Step>> steps_in(const std::string& folder) {
   std::vector<Step> steps;
@@ -30,8 +37,8 @@ Result<std::vector<Step>> steps_in(const std::string& folder) {
     const auto number =
         name.starts_with("step-") ? parse_int(std::string_view(name).substr(5)) : std::nullopt;
     if (!number || *number < 0 || !it->is_directory(none)) continue;
-    const bool finished = access((it->path() / kManifestName).c_str(), F_OK) == 0;
-    steps.push_back({*number, it->path().string(), finished});
+    const std::string path = it->path().string();
+    steps.push_back({*number, path, has_manifest(path)});
   }
   if (error && error != std::errc::no_such_file_or_directory) return fail_errno(folder, error.value());
   std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.number > b.number; });
@@ -44,8 +51,13 @@ bool of_a_save(const std::string& name) {
 }
 
 // Several nodes may remove the same step of a shared folder at once: what is gone already is well. What
-// somebody else has put there stays, and the folder with it.
+// somebody else has put there stays, and the folder with it; of a link to a step elsewhere only the link
+// goes.
 Result<void> remove_step(const Step& step) {
+  if (std::error_code none; std::filesystem::is_symlink(step.path, none)) {
+    if (unlink(step.path.c_str()) != 0 && errno != ENOENT) return fail_errno("remove " + step.path);
+    return {};
+  }
   const std::string manifest = step.path + "/" + kManifestName;
   if (unlink(manifest.c_str()) != 0 && errno != ENOENT && errno != EISDIR)
     return fail_errno("remove " + manifest);

@@ -1,7 +1,11 @@
-// Tensors that the tests of ckpt save and recognise. Values only; any thread.
+// What the tests of ckpt save, recognise and hurt. One thread at a time.
 #pragma once
 
+#include <gtest/gtest.h>
+#include <unistd.h>
+
 #include <cstdint>
+#include <fstream>
 #include <span>
 #include <string>
 #include <vector>
@@ -9,8 +13,27 @@
 #include "base/rng.h"
 #include "train/ckpt/checkpoint.h"
 #include "train/ckpt/saver.h"
+#include "train/comm/test_ranks.h"
 
 namespace muster::train {
+
+// Whose process may not do everything while this lives, if it is root's: file modes count.
+class Unprivileged {
+ public:
+  Unprivileged() { EXPECT_EQ(root_ ? seteuid(kNobody) : 0, 0); }
+  ~Unprivileged() { EXPECT_EQ(root_ ? seteuid(0) : 0, 0); }
+  Unprivileged(const Unprivileged&) = delete;
+  Unprivileged& operator=(const Unprivileged&) = delete;
+
+  // Gives it to whom the process is then.
+  static void give(const std::string& path) {
+    EXPECT_EQ(geteuid() == 0 ? chown(path.c_str(), kNobody, static_cast<gid_t>(-1)) : 0, 0);
+  }
+
+ private:
+  static constexpr uid_t kNobody = 65534;
+  const bool root_ = geteuid() == 0;
+};
 
 // Tensors whose content is a function of step and element, so that a reader knows what to expect.
 struct Content {
@@ -81,6 +104,29 @@ inline std::string difference(Reader& reader, const Content& content) {
     if (data != content.values[t]) return "other values in " + content.tensors[t].name;
   }
   return "";
+}
+
+// Saves with `size` ranks, two to a node; the answers of all ranks.
+inline std::vector<Result<void>> save(const std::string& folder, const Content& content, int size) {
+  return on_ranks(size, [&](Comm& comm) {
+    const int rank = comm.rank();
+    return save_checkpoint(folder, content.info(), content.slices(rank, size),
+                           {.node = rank / 2, .local_rank = rank % 2}, comm);
+  });
+}
+
+inline void save_whole(const std::string& folder, const Content& content, int size = 1) {
+  for (const auto& answer : save(folder, content, size)) ASSERT_TRUE(answer) << answer.error().message;
+}
+
+// One bit of a file.
+inline void flip(const std::string& path, std::streamoff at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(at);
+  char byte = 0;
+  file.get(byte);
+  file.seekp(at);
+  file.put(static_cast<char>(byte ^ 4));
 }
 
 }  // namespace muster::train

@@ -12,7 +12,7 @@ bool failed(const std::string& told) { return told[0] != kWell; }
 
 }  // namespace
 
-Result<std::vector<std::string>> agree(Comm& comm, const Result<std::string>& mine) {
+Result<Outcomes> exchange_outcomes(Comm& comm, const Result<std::string>& mine) {
   const std::string told =
       mine ? kWell + *mine
            : static_cast<char>(kFirstCode + static_cast<int>(mine.error().code)) + mine.error().message;
@@ -20,14 +20,21 @@ Result<std::vector<std::string>> agree(Comm& comm, const Result<std::string>& mi
   const auto first = std::ranges::find_if(all, failed);
   if (first == all.end()) {
     for (std::string& text : all) text.erase(0, 1);
-    return all;
+    return Outcomes{.told = std::move(all)};
   }
   const auto others = std::ranges::count_if(all, failed) - 1;
   const std::string more = others == 0   ? ""
                            : others == 1 ? "; 1 more rank failed"
                                          : "; " + std::to_string(others) + " more ranks failed";
   const std::string rank = comm.size() == 1 ? "" : "rank " + std::to_string(first - all.begin()) + ": ";
-  return fail(static_cast<ErrorCode>((*first)[0] - kFirstCode), rank + first->substr(1) + more);
+  return Outcomes{
+      .failure = Error{static_cast<ErrorCode>((*first)[0] - kFirstCode), rank + first->substr(1) + more}};
+}
+
+Result<std::vector<std::string>> agree(Comm& comm, const Result<std::string>& mine) {
+  MUSTER_TRY(auto outcomes, exchange_outcomes(comm, mine));
+  if (outcomes.failure) return tl::unexpected(*std::move(outcomes.failure));
+  return std::move(outcomes.told);
 }
 
 Result<void> agree(Comm& comm, const Result<void>& mine) {

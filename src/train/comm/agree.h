@@ -2,6 +2,7 @@
 // with its own outcome; one thread a Comm.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,5 +18,12 @@ Result<void> agree(Comm& comm, const Result<void>& mine);
 // The same, where each rank has something to tell the others: if it went well everywhere, what each told, in
 // rank order.
 Result<std::vector<std::string>> agree(Comm& comm, const Result<std::string>& mine);
+
+// The same with the two kinds of error apart: that of the exchange is this rank's own, a failure everybody's.
+struct Outcomes {
+  std::optional<Error> failure = {};
+  std::vector<std::string> told = {};  // without a failure: what each told
+};
+Result<Outcomes> exchange_outcomes(Comm& comm, const Result<std::string>& mine);
 
 }  // namespace muster::train

@@ -1,0 +1,43 @@
+#include "train/ckpt/room.h"
+
+#include <sys/statvfs.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "base/text.h"
+
+namespace muster::train {
+namespace {
+
+// fail_errno() ends a message with what the operating system says.
+bool is_full(const Error& error) {
+  for (const int number : {ENOSPC, EDQUOT}) {
+    if (error.message.ends_with(std::generic_category().message(number))) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Room::Room(std::string folder, std::uint64_t needed, std::string remedy)
+    : folder_(std::move(folder)), needed_(needed), remedy_(std::move(remedy)) {
+  struct statvfs disk {};
+  if (statvfs(folder_.c_str(), &disk) == 0)
+    free_ = static_cast<std::uint64_t>(disk.f_bavail) * static_cast<std::uint64_t>(disk.f_frsize);
+}
+
+Error Room::explained(const Error& error) const {
+  if (!is_full(error)) return error;
+  return {error.code, error.message + ": the checkpoint has " + format_bytes(needed_) + " in all, and " +
+                          format_bytes(free_) + " were free in " + folder_ + " when its save began; " +
+                          remedy_};
+}
+
+std::uint64_t bytes_of(const std::vector<TensorInfo>& tensors) {
+  std::uint64_t sum = 0;
+  for (const TensorInfo& tensor : tensors) sum += tensor.numel() * tensor.element_bytes();
+  return sum;
+}
+
+}  // namespace muster::train
