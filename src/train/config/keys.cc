@@ -217,7 +217,7 @@ std::vector<Key> keys_of(Config& c) {
       {"optim.beta2", trajectory, "AdamW decay of the second moment", &c.beta2, 0, kBetaMost},
       {"optim.eps", trajectory, "AdamW epsilon", &c.eps, kEpsLeast, 1},
       {"optim.clip", trajectory, "Largest global gradient norm; 0: no clipping", &c.clip, 0, 1e9},
-      {"checkpoint.dir", operational, "Folder of checkpoints; empty: none are written", &c.checkpoint_dir},
+      {"checkpoint.dir", operational, "Folder of checkpoints, of one run at a time; empty: none are written", &c.checkpoint_dir},
       {"checkpoint.every", operational, "Steps between checkpoints; 0: only at the end and when stopped",
        &c.checkpoint_every, 0, kMany},
       {"checkpoint.keep", operational, "Newest finished checkpoints kept", &c.checkpoint_keep, 1, 1e6},

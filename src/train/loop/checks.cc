@@ -64,7 +64,7 @@ Result<void> check_apart(const std::string& output, const std::string& checkpoin
 
 Result<void> check_tokenizer(const std::string& path, const std::string& hash) {
   if (path.empty()) return {};
-  MUSTER_TRY(const std::string model, read_file(path));
+  MUSTER_TRY(const std::string model, read_regular_file(path));
   const auto own = crypto::hex(crypto::sha256(model));
   if (own == hash) return {};
   return fail(ErrorCode::failed_precondition,
@@ -107,6 +107,8 @@ Result<void> check_writable(const std::string& key, const std::string& folder, i
 Result<void> check_ends(const TrainerParts& parts) {
   const Config& config = parts.config;
   Comm& comm = *parts.comm;
+  std::error_code ignored;
+  const bool was_there = std::filesystem::exists(config.output_dir, ignored);
   const auto check = [&]() -> Result<void> {
     if (comm.rank() != 0 || config.output_dir.empty()) return {};
     MUSTER_CHECK(check_writable("output.dir", config.output_dir, 0));
@@ -114,7 +116,10 @@ Result<void> check_ends(const TrainerParts& parts) {
     MUSTER_CHECK(check_replaceable(config.output_dir));
     return check_tokenizer(config.tokenizer, parts.train->tokenizer_hash());
   };
-  return agree(comm, check());
+  const auto checked = check();
+  // A run that ends without a model leaves no empty folder.
+  if (comm.rank() == 0 && !config.output_dir.empty() && !was_there) ::rmdir(config.output_dir.c_str());
+  return agree(comm, checked);
 }
 
 }  // namespace muster::train

@@ -475,6 +475,7 @@ TEST(Faults, WhatIsNeededAtTheEndIsLookedAtBeforeTheFirstStep) {
       EXPECT_THAT(trace.error, HasSubstr(says));
       EXPECT_TRUE(trace.losses.empty());
     }
+    EXPECT_FALSE(fs::exists(folder / "model"));  // made to see whether that can be done
   }
 }
 

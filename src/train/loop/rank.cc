@@ -38,6 +38,7 @@ void ignore_terminal(bool has_agent) {
     on_signal(SIGHUP, SIG_IGN);
   }
   on_signal(SIGPIPE, SIG_IGN);
+  on_signal(SIGXFSZ, SIG_IGN);  // a file may grow no further (ulimit -f): an error that names it
 }
 
 void stop_on_signals(bool has_agent) {

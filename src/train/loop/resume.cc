@@ -1,8 +1,11 @@
 #include "train/loop/resume.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/text.h"
+#include "base/time.h"
+#include "train/ckpt/lock.h"
 #include "train/comm/agree.h"
 #include "train/data/loader.h"
 #include "train/loop/checks.h"
@@ -11,6 +14,8 @@
 
 namespace muster::train {
 namespace {
+
+constexpr Millis kLockPatience{10'000};  // a killed process frees its memory first, which takes time
 
 tl::unexpected<Error> resume_failed(const Config& config, const Error& error) {
   const bool older = error.code == ErrorCode::corrupt && config.checkpoint_resume != "latest-valid";
@@ -64,7 +69,7 @@ std::filesystem::path parent_of(const std::string& folder) {
 
 // A checkpoint.dir that is not there belongs to a first run, or is mistyped. It is made where the folder that
 // it lies in is there. True: it was not there, where rank 0 is.
-Result<bool> open_checkpoint_dir(const TrainerParts& parts) {
+Result<bool> make_checkpoint_dir(const TrainerParts& parts) {
   const Config& config = parts.config;
   const std::string& folder = config.checkpoint_dir;
   const auto look = [&]() -> Result<std::string> {
@@ -86,6 +91,37 @@ Result<bool> open_checkpoint_dir(const TrainerParts& parts) {
                             : Result<void>();
   MUSTER_CHECK(agree(*parts.comm, writable));
   return looks[0] == "new";
+}
+
+// Rank 0 takes checkpoint.dir for all: a folder that the nodes share is locked once. The run before may still
+// be dying, so it waits, but not so long that the others take it for a stall.
+Result<std::optional<FileLock>> take_checkpoint_dir(const TrainerParts& parts) {
+  const std::string& folder = parts.config.checkpoint_dir;
+  const Millis patience =
+      std::min(kLockPatience, Millis(static_cast<std::int64_t>(parts.config.timeout_s * 500)));
+  const auto waits = [&](const std::string& by) {
+    parts.say_once("notice: checkpoint.dir = " + folder + " is in use by " + by + ": waiting up to " +
+                   format_duration(patience) + " for it to end");
+  };
+  std::optional<FileLock> held;
+  const auto take = [&]() -> Result<void> {
+    if (parts.comm->rank() != 0) return {};
+    auto lock = lock_checkpoints(folder, patience, waits);
+    if (!lock && lock.error().code == ErrorCode::failed_precondition) {
+      return fail(ErrorCode::invalid_argument,
+                  "checkpoint.dir = " + lock.error().message +
+                      ": two runs in one folder would remove each other's checkpoints. Stop that one or "
+                      "wait for its end, or give this one a checkpoint.dir of its own");
+    }
+    if (!lock) return tl::unexpected(lock.error().with_context("checkpoint.dir = " + folder));
+    held = *std::move(lock);
+    if (!held)
+      parts.say_once("notice: the file system of checkpoint.dir = " + folder +
+                     " has no locks: a second run in it would not be noticed");
+    return {};
+  };
+  MUSTER_CHECK(agree(*parts.comm, take()));
+  return held;
 }
 
 // A folder beside it with a similar name that has checkpoints: perhaps that was meant.
@@ -117,17 +153,12 @@ Result<std::optional<Reader>> newest_checkpoint(const TrainerParts& parts) {
 }
 
 // The same, or what is done where there is none: said aloud, as nobody should lose a run to a wrong path.
-Result<std::optional<Reader>> find_checkpoint(const TrainerParts& parts) {
+Result<std::optional<Reader>> find_checkpoint(const TrainerParts& parts, bool is_new) {
   const Config& config = parts.config;
-  const bool required = config.checkpoint_resume == "required";
-  if (config.checkpoint_dir.empty()) {
-    if (!required) return std::optional<Reader>();
-    return fail(ErrorCode::invalid_argument, "checkpoint.resume = required, but checkpoint.dir is not set");
-  }
-  MUSTER_TRY(const bool is_new, open_checkpoint_dir(parts));
+  if (config.checkpoint_dir.empty()) return std::optional<Reader>();
   MUSTER_TRY(auto reader, newest_checkpoint(parts));
   if (reader) return reader;
-  if (required) {
+  if (config.checkpoint_resume == "required") {
     return fail(
         ErrorCode::not_found,
         "checkpoint.resume = required, but there is no finished checkpoint in " + config.checkpoint_dir);
@@ -140,9 +171,21 @@ Result<std::optional<Reader>> find_checkpoint(const TrainerParts& parts) {
 
 }  // namespace
 
-Result<Begin> resume_or_begin(const TrainerParts& parts, Stepper& stepper) {
+Result<CheckpointDir> open_checkpoint_dir(const TrainerParts& parts) {
   const Config& config = parts.config;
-  MUSTER_TRY(auto reader, find_checkpoint(parts));
+  CheckpointDir dir;
+  if (config.checkpoint_dir.empty()) {
+    if (config.checkpoint_resume != "required") return dir;
+    return fail(ErrorCode::invalid_argument, "checkpoint.resume = required, but checkpoint.dir is not set");
+  }
+  MUSTER_TRY(dir.is_new, make_checkpoint_dir(parts));
+  MUSTER_TRY(dir.lock, take_checkpoint_dir(parts));
+  return dir;
+}
+
+Result<Begin> resume_or_begin(const TrainerParts& parts, const CheckpointDir& dir, Stepper& stepper) {
+  const Config& config = parts.config;
+  MUSTER_TRY(auto reader, find_checkpoint(parts, dir.is_new));
   if (reader) {
     MUSTER_CHECK(resume(parts, *reader, stepper));
     return Begin::at_checkpoint;

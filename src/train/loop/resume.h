@@ -3,17 +3,30 @@
 // rank.
 #pragma once
 
+#include <optional>
+
+#include "base/file.h"
 #include "train/loop/stepper.h"
 #include "train/loop/trainer.h"
 
 namespace muster::train {
 
+// What a run has of its checkpoint.dir until it ends.
+struct CheckpointDir {
+  bool is_new = false;                // was not there, where rank 0 is
+  std::optional<FileLock> lock = {};  // rank 0's
+};
+
+// Collective: makes checkpoint.dir if need be, and takes it for this run. Without one nothing is done.
+// invalid_argument: another run has it, or there is not even a folder to make it in, or
+// checkpoint.resume = required and it is not set; not_found: required, and it is not there.
+Result<CheckpointDir> open_checkpoint_dir(const TrainerParts& parts);
+
 enum class Begin { at_checkpoint, anew };
 
-// Fills `stepper`, and makes checkpoint.dir if need be. That there is no checkpoint is said aloud.
+// Fills `stepper`. That there is no checkpoint is said aloud.
 // failed_precondition: the checkpoint is of another run, or the ranks see different ones; corrupt: it is
-// damaged; not_found: checkpoint.resume requires one and there is none; invalid_argument: there is not even a
-// folder to make checkpoint.dir in.
-Result<Begin> resume_or_begin(const TrainerParts& parts, Stepper& stepper);
+// damaged; not_found: checkpoint.resume requires one and there is none.
+Result<Begin> resume_or_begin(const TrainerParts& parts, const CheckpointDir& dir, Stepper& stepper);
 
 }  // namespace muster::train

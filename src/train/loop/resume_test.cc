@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/file.h"
+#include "train/ckpt/lock.h"
 #include "train/loop/test_run.h"
 
 namespace muster::train {
@@ -259,7 +260,7 @@ TEST(Run, SavesEveryStepAndKeepsWhatItIsTold) {
   EXPECT_EQ(saves, 8);
   std::vector<std::string> left;
   for (const auto& entry : fs::directory_iterator(folder.path())) left.push_back(entry.path().filename());
-  EXPECT_THAT(left, testing::UnorderedElementsAre("step-4", "step-8"));
+  EXPECT_THAT(left, testing::UnorderedElementsAre("lock", "step-4", "step-8"));
 }
 
 // Three ranks, stopped after three steps; the rest with one. The file tells of every step once.
@@ -354,6 +355,31 @@ TEST(Resume, OldDescriptionsOfDataAreTakenWithANotice) {
   EXPECT_THAT(again.lines, testing::Contains(HasSubstr("notice: the checkpoint is older than digests")));
   const auto longer = tokens(1, 4001);
   EXPECT_THAT(run_alone({.config = tiny({dir}), .train = &longer}).error, HasSubstr("trained on other data"));
+}
+
+TEST(Resume, AFolderThatAnotherRunUsesIsRefusedOnAllRanks) {
+  const auto data = tokens();
+  const TempDir folder;
+  const auto start = [&] {
+    return run_ranks(2, [&](int) {
+      return RunOptions{.config = tiny({"train.batch=4", "train.steps=2", "run.timeout_s=1",
+                                        "checkpoint.dir=" + folder.path()}),
+                        .train = &data,
+                        .steps_only = false};
+    });
+  };
+  auto other = lock_checkpoints(folder.path(), Millis(0));
+  ASSERT_TRUE(other && *other);
+  for (const Trace& trace : start()) {
+    EXPECT_THAT(trace.error,
+                HasSubstr("rank 0: checkpoint.dir = " + folder.path() + " is in use by process "));
+    EXPECT_THAT(trace.error, HasSubstr("give this one a checkpoint.dir of its own"));
+  }
+  EXPECT_FALSE(fs::exists(folder / "step-2"));
+  other->reset();
+  EXPECT_EQ(start()[0].error, "");  // whose lock goes with it
+  EXPECT_EQ(start()[0].error, "");
+  EXPECT_TRUE(fs::exists(folder / "step-2"));
 }
 
 // What is missing is never a silent start at step 0.

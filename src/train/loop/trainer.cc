@@ -98,6 +98,7 @@ class Trainer::Impl {
   Comm& comm_;  // all ranks
   std::unique_ptr<Stepper> stepper_;
   std::optional<Loader> held_out_;
+  CheckpointDir checkpoint_dir_;    // longer than the saver, which writes into it
   std::optional<Saver> saver_;      // with checkpoint.dir
   std::optional<Journal> journal_;  // from run() on
   std::int64_t saved_step_ = -1;
@@ -108,14 +109,18 @@ class Trainer::Impl {
 // Restores the newest checkpoint or initialises, and makes room for saves.
 Result<void> Trainer::Impl::start() {
   MUSTER_CHECK(check_ends(parts_));
-  MUSTER_TRY(const Begin begin, resume_or_begin(parts_, *stepper_));
+  MUSTER_TRY(checkpoint_dir_, open_checkpoint_dir(parts_));
+  MUSTER_TRY(const Begin begin, resume_or_begin(parts_, checkpoint_dir_, *stepper_));
   if (begin == Begin::at_checkpoint) saved_step_ = step_done();
   if (config_.checkpoint_dir.empty()) return {};
   saver_.emplace(
       SaverOptions{.folder = config_.checkpoint_dir,
                    .writer = parts_.writer,
                    .keep = Keep{.last = config_.checkpoint_keep, .every = config_.checkpoint_keep_every},
-                   .stall_limit = Millis(static_cast<std::int64_t>(config_.timeout_s * 1000))},
+                   .stall_limit = Millis(static_cast<std::int64_t>(config_.timeout_s * 1000)),
+                   .when_full = "free space there, keep fewer (checkpoint.keep, now " +
+                                std::to_string(config_.checkpoint_keep) +
+                                "), or choose another checkpoint.dir. The checkpoints before it are whole"},
       comm_);
   const auto room = saver_->reserve(bytes_of(stepper_->state()));
   return agree(comm_, room ? room : out_of_memory("the copy of the state that a save writes", memory_));
