@@ -40,6 +40,10 @@ GoOn show_passes(std::uint64_t passes) {
   };
 }
 
+constexpr char kBeyond[] =
+    ", although the weights are: numbers inside of the model grow beyond what its type can hold. Was its "
+    "optim.lr too high? An earlier checkpoint may be sound";
+
 Result<void> eval(const EvalArguments& arguments) {
   use_threads(arguments.threads);
   MUSTER_TRY(ModelFolder folder, ModelFolder::open(arguments.model));
@@ -65,6 +69,9 @@ Result<void> eval(const EvalArguments& arguments) {
                                              .document_mask = folder.config().document_mask,
                                              .go_on = show_passes((windows + rows - 1) / rows)},
                                             alone));
+  if (!std::isfinite(evaluated->loss)) {
+    return fail(ErrorCode::failed_precondition, "the loss on " + arguments.data + " is not finite" + kBeyond);
+  }
   std::printf("eval step=%lld split=%s %s\n", static_cast<long long>(folder.step()), arguments.data.c_str(),
               to_text(*evaluated).c_str());
   return {};
@@ -140,6 +147,8 @@ Result<void> logits(const LogitsArguments& arguments) {
   MUSTER_CHECK(model.logits(
       {.tokens = tokens, .targets = {}, .rows = 1, .sequence = static_cast<std::int64_t>(tokens.size())},
       values));
+  if (!std::ranges::all_of(values, [](double value) { return std::isfinite(value); }))
+    return fail(ErrorCode::failed_precondition, std::string("logits are not finite") + kBeyond);
   if (arguments.output.empty()) {
     show_likeliest(std::span(values).last(vocab));
     return {};

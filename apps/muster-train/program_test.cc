@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -214,6 +215,23 @@ TEST_F(Program, GoesThroughHuggingFacesForm) {
   EXPECT_EQ(read_file(half + "/model.safetensors").value(), read_file(again + "/model.safetensors").value());
   EXPECT_EQ(read_file(again + "/tokenizer.model").value(),
             read_file(shared("tokenizer/tokenizer.model")).value());
+  // The last weight becomes NaN: no command works with it.
+  const std::string broken = out / "broken";
+  fs::copy(again, broken, fs::copy_options::recursive);
+  std::string weights = *read_file(broken + "/model.safetensors");
+  weights.replace(weights.size() - 2, 2, "\xc0\x7f");
+  ASSERT_TRUE(write_file_atomic(broken + "/model.safetensors", weights));
+  for (const auto& command : {std::vector<std::string>{"eval", "--data", shared("held-out")},
+                              {"generate", "--prompt", "the cat"},
+                              {"logits", "--tokens", "5"},
+                              {"export", "--output", out / "none"}}) {
+    const auto run = finish(start(command + std::vector<std::string>{"--model", broken}));
+    EXPECT_EQ(run.code, 1) << command[0];
+    EXPECT_THAT(run.err, HasSubstr(broken + ": tensor ")) << command[0];
+    EXPECT_THAT(run.err, HasSubstr(" has a weight that is NaN")) << command[0];
+    EXPECT_EQ(run.out, "") << command[0];
+  }
+  EXPECT_FALSE(fs::exists(out / "none"));
   const auto twice = finish(start({"export", "--model", hf, "--output", half}));
   EXPECT_EQ(twice.code, 1);
   EXPECT_THAT(twice.err, HasSubstr("is there already; choose another folder"));
@@ -360,6 +378,51 @@ TEST_F(Program, AKilledRankIsNamedAndTheRunGoesOnBitwise) {
   EXPECT_EQ(whole.code, 0) << whole.err;
   EXPECT_THAT(again.out, ContainsRegex("resume step=[0-9]+ samples="));
   EXPECT_EQ(checksums(out / "parts/step-120"), checksums(out / "whole/step-120"));
+}
+
+// A second run in the folder ends before its first step; the first one goes on, and may be looked at. Killed,
+// it leaves no lock behind.
+TEST_F(Program, TwoRunsInOneFolderAreRefused) {
+  const TempDir out;
+  const auto arguments =
+      train_arguments(shared("train"), sets({"checkpoint.dir=" + out / "ckpt", "checkpoint.every=5",
+                                             "train.steps=1000000", "log.every=1", "run.timeout_s=2"}) +
+                                           std::vector<std::string>{"--nproc", "2"});
+  const Child first = start(arguments);
+  read_until(first.out, "checkpoint step=5 ");
+  const auto second = finish(start(arguments));
+  EXPECT_EQ(second.code, kExitUsage);
+  EXPECT_THAT(second.err, HasSubstr("checkpoint.dir = " + out / "ckpt is in use by process "));
+  EXPECT_THAT(second.out, HasSubstr("notice: checkpoint.dir = " + out / "ckpt is in use by process "));
+  EXPECT_THAT(finish(start({"ckpt", "convert", out / "ckpt", out / "ckpt", "--step", "5"})).code,
+              kExitFailed);
+  EXPECT_EQ(finish(start({"ckpt", "ls", out / "ckpt"})).code, 0);
+  kill(first.pid, SIGKILL);  // its ranks die with it
+  EXPECT_EQ(finish(first).code, 128 + SIGKILL);
+  const Child again = start(arguments);
+  EXPECT_THAT(read_until(again.out, "loss="), HasSubstr("resume step="));
+  kill(again.pid, SIGTERM);
+  EXPECT_EQ(finish(again).code, kExitStopped);
+}
+
+// Nobody writes into the FIFO: reading it would take for ever.
+TEST_F(Program, AFileOfAModelThatIsNoFileIsRefusedByName) {
+  const TempDir out;
+  ASSERT_TRUE(make_directories(out / "hf"));
+  ASSERT_TRUE(write_file_atomic(out / "hf/model.safetensors", "12345678"));
+  ASSERT_EQ(mkfifo((out / "hf/config.json").c_str(), 0600), 0);
+  ASSERT_EQ(mkfifo((out / "fifo.mts").c_str(), 0600), 0);
+  const std::string config = out / "hf/config.json is a FIFO; a regular file is needed";
+  const auto refused = [](const std::vector<std::string>& arguments, const std::string& says) {
+    const auto run = finish(start(arguments));
+    EXPECT_EQ(run.code, kExitUsage) << join(arguments, " ");
+    EXPECT_THAT(run.err, HasSubstr(says)) << join(arguments, " ");
+  };
+  refused({"eval", "--model", out / "hf", "--data", shared("held-out")}, config);
+  refused({"export", "--model", out / "hf", "--output", out / "x"}, config);
+  refused(train_arguments(shared("train"), sets({"model.from=" + out / "hf"})), config);
+  refused(train_arguments(out.path(), {}), out / "fifo.mts is a FIFO");
+  refused({"plan", out / "fifo.mts", "--job-root", "/nonexistent"}, out / "fifo.mts is a FIFO");
 }
 
 TEST_F(Program, SigtermSavesAndStops) {

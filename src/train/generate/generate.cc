@@ -176,6 +176,12 @@ Result<std::vector<std::int64_t>> generate(Model& model, std::span<const std::in
   MUSTER_TRY(std::span<const double> logits, decoder.read(tail(window)));
   std::vector<std::int64_t> out;
   while (static_cast<std::int64_t>(out.size()) < options.tokens_max) {
+    if (!std::ranges::all_of(logits, [](double logit) { return std::isfinite(logit); })) {
+      return fail(ErrorCode::failed_precondition,
+                  "behind " + std::to_string(text.size()) +
+                      " tokens the model's logits are not finite, although its weights are: there is "
+                      "nothing to draw from. An earlier checkpoint may be sound");
+    }
     const std::int64_t token = sample(logits, options.temperature, options.top_k, rng.uniform());
     if (token == options.end_token) break;
     out.push_back(token);

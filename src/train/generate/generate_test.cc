@@ -108,6 +108,15 @@ TEST(Generate, RefusesBadOptions) {
               HasSubstr("temperature is nan"));
 }
 
+TEST(Generate, DrawsFromNothingThatIsNotFinite) {
+  Model model = tiny();
+  for (double& weight : model.parameters().as<double>()) weight *= 1e200;
+  const std::vector<std::int64_t> prompt{1, 2};
+  const auto made = generate(model, prompt, {.tokens_max = 5});
+  ASSERT_FALSE(made);
+  EXPECT_THAT(made.error().message, HasSubstr("behind 2 tokens the model's logits are not finite"));
+}
+
 TEST(Sample, FollowsTheProbabilities) {
   const std::vector<double> logits{std::log(0.1), std::log(0.6), std::log(0.3)};
   EXPECT_EQ(sample(logits, 1.0, 0, 0.05), 0);

@@ -69,9 +69,15 @@ Result<void> ModelFolder::open_checkpoint(Reader reader) {
 std::int64_t ModelFolder::step() const { return reader_ ? reader_->info().step : 0; }
 
 Result<void> ModelFolder::read(const Slice& slice, std::span<float> out) {
-  if (reader_) return reader_->read(slice, std::as_writable_bytes(out));
-  weights_->read(slice, out);
-  return {};
+  if (reader_) {
+    MUSTER_CHECK(reader_->read(slice, std::as_writable_bytes(out)));
+  } else {
+    weights_->read(slice, out);
+  }
+  const auto finite = check_finite(slice.tensor, out);
+  if (finite) return {};
+  const std::string step = reader_ ? ", step " + std::to_string(this->step()) : "";
+  return tl::unexpected(finite.error().with_context(folder_ + step));
 }
 
 Result<Model> ModelFolder::load(std::int64_t sequence, Dtype dtype) {

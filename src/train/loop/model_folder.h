@@ -30,10 +30,11 @@ class ModelFolder {
   const std::string& path() const { return folder_; }
   const ModelTokenizer& tokenizer() const { return tokenizer_; }
 
-  // Elements of a parameter, by its global name.
+  // Elements of a parameter, by its global name. Errors of check_finite() (state.h), too.
   Result<void> read(const Slice& slice, std::span<float> out);
 
-  // The model, for texts of up to `sequence` tokens or its own limit if that is lower.
+  // The model, all of whose weights are finite, for texts of up to `sequence` tokens or its own limit if that
+  // is lower.
   Result<Model> load(std::int64_t sequence, Dtype dtype = Dtype::f32);
 
  private:

@@ -29,7 +29,8 @@ Result<void> load_pretrained(const std::string& folder, const std::string& token
                                                     ": rank 0 " + all->front() + ", rank " +
                                                     std::to_string(other - all->begin()) + " " + *other);
   }
-  read_weights(*source, table, weights);
+  const auto read = agree(comm, read_weights(*source, table, weights));
+  if (!read) return tl::unexpected(read.error().with_context("model.from = " + folder));
   return {};
 }
 

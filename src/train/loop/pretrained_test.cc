@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "base/file.h"
@@ -27,15 +28,7 @@ ModelConfig pretrained_model() {
   return config;
 }
 
-// A Hugging Face folder with weights that `seed` names.
-Model write_pretrained(const std::string& folder, std::uint64_t seed = 77) {
-  Model model = Model::create(pretrained_model()).value();
-  model.init_parameters(seed);
-  const auto config = hf::to_config(model.table().config(), {{"eos_token_id", 7}, {"dtype", "bfloat16"}});
-  EXPECT_TRUE(make_directories(folder));
-  EXPECT_TRUE(write_file_atomic(folder + "/config.json", json::dump(config)));
-  EXPECT_TRUE(write_file_atomic(folder + "/tokenizer.model", kTokenizer));
-  EXPECT_TRUE(write_file_atomic(folder + "/generation_config.json", "{}"));
+void write_weights_of(const Model& model, const std::string& folder) {
   const auto read = [&](const Slice& slice, std::span<float> out) -> Result<void> {
     const Param& param = model.table().at(slice.tensor);
     std::ranges::copy(
@@ -45,6 +38,18 @@ Model write_pretrained(const std::string& folder, std::uint64_t seed = 77) {
   };
   EXPECT_TRUE(hf::write_weights(folder, model.table().config(), read,
                                 {.number = hf::Number::f32, .file_bytes_max = 20'000}));
+}
+
+// A Hugging Face folder with weights that `seed` names.
+Model write_pretrained(const std::string& folder, std::uint64_t seed = 77) {
+  Model model = Model::create(pretrained_model()).value();
+  model.init_parameters(seed);
+  const auto config = hf::to_config(model.table().config(), {{"eos_token_id", 7}, {"dtype", "bfloat16"}});
+  EXPECT_TRUE(make_directories(folder));
+  EXPECT_TRUE(write_file_atomic(folder + "/config.json", json::dump(config)));
+  EXPECT_TRUE(write_file_atomic(folder + "/tokenizer.model", kTokenizer));
+  EXPECT_TRUE(write_file_atomic(folder + "/generation_config.json", "{}"));
+  write_weights_of(model, folder);
   return model;
 }
 
@@ -164,6 +169,30 @@ TEST(Pretrained, WhatDoesNotFitIsRefused) {
   const Trace foreign = run_alone({.config = config_from(folder / "a"), .train = &data});
   EXPECT_THAT(foreign.error,
               testing::AllOf(HasSubstr("is for tokenizer"), HasSubstr("the data is made with")));
+}
+
+TEST(Pretrained, WeightsThatAreNotFiniteAreRefusedByName) {
+  const TempDir folder;
+  Model model = write_pretrained(folder / "hf");
+  const std::string name = "model.layers.1.mlp.down_proj.weight";
+  for (const auto& [value, what] : {std::pair{std::nanf(""), "NaN"}, std::pair{-INFINITY, "infinite"}}) {
+    const Param& param = model.table().at(name);
+    model.parameters().as<float>({param.offset + 5, param.offset + 6})[0] = value;
+    write_weights_of(model, folder / "hf");
+    const std::string says = "tensor " + name + " has a weight that is " + what;
+    auto opened = ModelFolder::open(folder / "hf");
+    ASSERT_TRUE(opened) << opened.error().message;
+    EXPECT_THAT(opened->load(16).error().message, HasSubstr(folder / "hf: " + says));
+    EXPECT_THAT(opened->load(16, Dtype::f64).error().message, HasSubstr(says));
+    EXPECT_THAT(export_model(*opened, folder / "out", {}).error().message, HasSubstr(says));
+    EXPECT_FALSE(fs::exists(folder / "out"));
+    const auto data = tokens();
+    for (const Trace& trace : run_ranks(2, [&](int) {
+           return RunOptions{.config = config_from(folder / "hf", {"mesh.pp=2"}), .train = &data};
+         })) {
+      EXPECT_THAT(trace.error, HasSubstr("rank 1: " + says));  // of the second stage
+    }
+  }
 }
 
 TEST(Pretrained, TheTrainedModelIsExportedWithWhatWasBesideIt) {

@@ -1,6 +1,7 @@
 #include "train/loop/state.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace muster::train {
 namespace {
@@ -91,19 +92,28 @@ Result<void> restore_state(Reader& reader, const ParamTable& table, FlatBuffer& 
   return {};
 }
 
-void read_weights(const hf::Weights& from, const ParamTable& table, FlatBuffer& weights) {
+Result<void> check_finite(std::string_view tensor, std::span<const float> weights) {
+  const auto found = std::ranges::find_if_not(weights, [](float weight) { return std::isfinite(weight); });
+  if (found == weights.end()) return {};
+  return fail(ErrorCode::failed_precondition,
+              "tensor " + std::string(tensor) + " has a weight that is " +
+                  (std::isnan(*found) ? "NaN" : "infinite") +
+                  ": its training diverged, or the file was made so; take an earlier checkpoint or another "
+                  "model");
+}
+
+Result<void> read_weights(const hf::Weights& from, const ParamTable& table, FlatBuffer& weights) {
   std::vector<float> values;
-  const auto read = [&](const Param&, const Slice& slice, Range where) -> Result<void> {
+  return for_slices(table, "", weights.pieces(), [&](const Param&, const Slice& slice, Range where) {
     if (weights.dtype() == Dtype::f32) {
       from.read(slice, weights.as<float>(where));
-      return {};
+      return check_finite(slice.tensor, weights.as<float>(where));
     }
     values.resize(static_cast<std::size_t>(where.size()));
     from.read(slice, values);
     std::ranges::copy(values, weights.as<double>(where).begin());
-    return {};
-  };
-  static_cast<void>(for_slices(table, "", weights.pieces(), read));
+    return check_finite(slice.tensor, values);
+  });
 }
 
 }  // namespace muster::train

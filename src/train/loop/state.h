@@ -29,8 +29,11 @@ Result<void> restore_state(Reader& reader, const ParamTable& table, FlatBuffer& 
 // failed_precondition: a wanted tensor is not in the checkpoint, or has another type or shape there.
 Result<void> check_tensors(const Reader& reader, const std::vector<TensorInfo>& wanted);
 
+// failed_precondition: one of the weights of a model that is about to be used is not a number, or infinite.
+Result<void> check_finite(std::string_view tensor, std::span<const float> weights);
+
 // The parameters that the buffer, fp32 or fp64, holds, out of a Hugging Face folder that has passed check()
-// for the model.
-void read_weights(const hf::Weights& from, const ParamTable& table, FlatBuffer& weights);
+// for the model. Errors of check_finite().
+Result<void> read_weights(const hf::Weights& from, const ParamTable& table, FlatBuffer& weights);
 
 }  // namespace muster::train
