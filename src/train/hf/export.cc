@@ -106,7 +106,7 @@ Result<Written> write_weights(const std::string& folder, const ModelConfig& conf
 Result<int> copy_companions(const std::string& from, const std::string& to) {
   int copied = 0;
   for (const char* name : kCompanions) {
-    auto content = read_file(from + "/" + name);
+    auto content = read_regular_file(from + "/" + name);
     if (!content && content.error().code == ErrorCode::not_found) continue;
     if (!content) return tl::unexpected(content.error());
     MUSTER_CHECK(write_file_atomic(to + "/" + name, *content));
@@ -117,10 +117,13 @@ Result<int> copy_companions(const std::string& from, const std::string& to) {
 
 Result<void> make_folder_atomic(const std::string& folder,
                                 const std::function<Result<void>(const std::string&)>& fill) {
-  const fs::path path = fs::path(folder).lexically_normal();
-  const std::string name = (path.has_filename() ? path : path.parent_path()).string();
   std::error_code error;
-  if (fs::exists(name, error) && !(fs::is_directory(name, error) && fs::is_empty(name, error))) {
+  fs::path path = fs::path(folder).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();                   // it ends in a slash
+  if (fs::is_directory(path, error)) path = fs::canonical(path, error);  // of a link, the folder
+  const std::string name = path.string();
+  if (fs::symlink_status(path, error).type() != fs::file_type::not_found &&
+      !(fs::is_directory(path, error) && fs::is_empty(path, error))) {
     return fail(ErrorCode::already_exists, folder + " is there already; choose another folder, or remove it");
   }
   const std::string work = name + ".partial-" + std::to_string(::getpid());

@@ -219,6 +219,13 @@ TEST(Export, FoldersAreWholeOrAbsent) {
   EXPECT_TRUE(make_folder_atomic(target + "/", filling)) << "an empty one may be there";
   EXPECT_TRUE(fs::exists(target + "/x"));
   EXPECT_THAT(make_folder_atomic(target, filling).error().message, HasSubstr("is there already"));
+  std::filesystem::create_directory_symlink(folder / "nowhere", folder / "dangling");
+  EXPECT_THAT(make_folder_atomic(folder / "dangling", filling).error().message,
+              HasSubstr("is there already"));
+  ASSERT_TRUE(make_directories(folder / "real"));
+  std::filesystem::create_directory_symlink(folder / "real", folder / "link");
+  EXPECT_TRUE(make_folder_atomic(folder / "link", filling));
+  EXPECT_FALSE(std::filesystem::is_empty(folder / "real"));
 }
 
 TEST(Export, CompanionsAreCopied) {
