@@ -94,11 +94,13 @@ Result<void> convert_checkpoint(Reader& from, const std::string& folder, const C
   }
   Conversion conversion{.from = from, .info = info, .step = step, .options = options};
   conversion.total = bytes_of(info.tensors);
+  const bool is_new = access(folder.c_str(), F_OK) != 0;
   MUSTER_CHECK(make_directories(folder));
   const Room room(folder, conversion.total, kWhenFull);
   const auto outcome = conversion.run();
   if (outcome) return {};
   discard_step(step, 0, options.ranks, 0);
+  if (is_new) rmdir(folder.c_str());
   return tl::unexpected(room.explained(outcome.error()));
 }
 

@@ -63,7 +63,7 @@ TEST(Gathered, AFullDiskLeavesNothingAndSaysWhatIsNeeded) {
   for (const auto& outcome : gather(folder.path(), content, 3, 5'000)) {
     ASSERT_FALSE(outcome);
     EXPECT_THAT(outcome.error().message,
-                testing::HasSubstr("rank-2.bin: write: No space left on device: the checkpoint has 2.3 MiB"));
+                testing::HasSubstr("rank-2.bin: write: No space left on device: 2.3 MiB are needed"));
   }
   EXPECT_FALSE(fs::exists(folder / "0/step-7"));
 }

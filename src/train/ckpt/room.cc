@@ -29,9 +29,8 @@ Room::Room(std::string folder, std::uint64_t needed, std::string remedy)
 
 Error Room::explained(const Error& error) const {
   if (!is_full(error)) return error;
-  return {error.code, error.message + ": the checkpoint has " + format_bytes(needed_) + " in all, and " +
-                          format_bytes(free_) + " were free in " + folder_ + " when its save began; " +
-                          remedy_};
+  return {error.code, error.message + ": " + format_bytes(needed_) + " are needed in all, and " +
+                          format_bytes(free_) + " were free in " + folder_ + " before; " + remedy_};
 }
 
 std::uint64_t bytes_of(const std::vector<TensorInfo>& tensors) {

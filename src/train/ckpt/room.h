@@ -1,5 +1,4 @@
-// The room that a save found on its disk, to explain that it did not do. Internal to ckpt. A value; any
-// thread.
+// The room that something large found on its disk, to explain that it did not do. A value; any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +14,8 @@ inline constexpr char kWhenFull[] = "free space there, or choose another folder"
 class Room {
  public:
   Room() = default;
-  // Looks how much is free. `needed`: bytes of the whole checkpoint, of all ranks; `remedy`: what to do where
-  // they do not fit.
+  // Looks how much is free. `needed`: bytes of all that is to be written, by all ranks; `remedy`: what to do
+  // where they do not fit.
   Room(std::string folder, std::uint64_t needed, std::string remedy);
 
   // Of a full disk, or a quota that is used up: with what is needed, what was free and what to do. Others

@@ -200,9 +200,9 @@ TEST(Saver, AFullDiskLeavesNothingOfTheStepAndSaysWhatIsNeeded) {
     EXPECT_THAT(
         error_of(waited),
         testing::MatchesRegex("checkpoint " + step + ": rank 1: " + step +
-                              "/rank-1.bin: write: No space left on device: the checkpoint has 2.3 "
-                              "MiB in all, and [0-9.]+ [A-Za-z]+ were free in " +
-                              folder.path() + " when its save began; free space there, or choose .*"));
+                              "/rank-1.bin: write: No space left on device: 2.3 MiB are needed in all, "
+                              "and [0-9.]+ [A-Za-z]+ were free in " +
+                              folder.path() + " before; free space there, or choose .*"));
   });
   EXPECT_FALSE(std::filesystem::exists(step));
   EXPECT_EQ(read_back(folder.path(), before), "");

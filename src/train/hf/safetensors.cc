@@ -188,7 +188,7 @@ Result<FileWriter> FileWriter::create(const std::string& path, std::vector<Tenso
   writer.path_ = path;
   writer.left_ = tensors.empty() ? 0 : tensors.back().end;
   MUSTER_TRY(writer.fd_, open_file(partial(path), O_WRONLY | O_CREAT | O_TRUNC));
-  MUSTER_CHECK(write_all(writer.fd_.get(), header));
+  MUSTER_CHECK(writer.write(header));
   return writer;
 }
 
@@ -199,7 +199,13 @@ FileWriter::~FileWriter() {
 Result<void> FileWriter::append(std::span<const std::byte> bytes) {
   MUSTER_ASSERT(bytes.size() <= left_);
   left_ -= bytes.size();
-  return write_all(fd_.get(), {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  return write({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
+Result<void> FileWriter::write(std::string_view data) {
+  auto written = write_all(fd_.get(), data);
+  if (!written) return tl::unexpected(written.error().with_context(path_));
+  return {};
 }
 
 Result<void> FileWriter::finish() {

@@ -72,6 +72,8 @@ class FileWriter {
 
  private:
   FileWriter() = default;
+  Result<void> write(std::string_view data);
+
   std::string path_;
   UniqueFd fd_;
   std::uint64_t left_ = 0;

@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/file.h"
 #include "text/tokenizer.h"
 #include "train/ckpt/gathered.h"
+#include "train/ckpt/room.h"
 #include "train/comm/agree.h"
 #include "train/hf/config_json.h"
 
@@ -104,7 +106,13 @@ Result<hf::Written> export_model(ModelFolder& model, const std::string& folder,
     MUSTER_TRY(written, hf::write_weights(work, model.model(), slices, options));
     return {};
   };
-  MUSTER_CHECK(hf::make_folder_atomic(folder, fill));
+  std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // it ends in a slash
+  const Room room(path.parent_path().string(),
+                  static_cast<std::uint64_t>(parameter_count(model.model()) * hf::size_of(options.number)),
+                  kWhenFull);
+  const auto made = hf::make_folder_atomic(folder, fill);
+  if (!made) return tl::unexpected(room.explained(made.error()));
   return written;
 }
 
