@@ -186,7 +186,7 @@ TEST(Saver, AFullDiskLeavesNothingOfTheStepAndSaysWhatIsNeeded) {
   const TempDir folder;
   const Content before(4, {1000}), content(5, {600'000});
   const std::string step = step_folder(folder.path(), 5);
-  on_ranks(2, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
+  on_nodes(2, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
     Saver saver({.folder = folder.path(), .writer = writer, .keep = Keep{.last = 1}}, comm);
     ASSERT_TRUE(saver.start(before.info(), before.slices(rank, 2)));
     ASSERT_TRUE(saver.wait());
@@ -213,7 +213,7 @@ TEST(Saver, TakesBackNoMoreThanItHasWritten) {
   const std::string step = step_folder(folder.path(), 5);
   std::filesystem::create_directories(step + "/node-0.json");  // in the way of the node manifest
   ASSERT_TRUE(write_file_atomic(step + "/rank-7.bin", "of an earlier save"));
-  on_ranks(2, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
+  on_nodes(2, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
     const Content content(5, {1000});
     Saver saver({.folder = folder.path(), .writer = writer}, comm);
     ASSERT_TRUE(saver.start(content.info(), content.slices(rank, 2)));
@@ -230,7 +230,7 @@ TEST(Saver, AFailureToRemoveOldStepsLeavesTheNewOne) {
   Unprivileged::give(folder.path());
   const Unprivileged nobody;
   const std::string old = step_folder(folder.path(), 4);
-  on_ranks(1, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
+  on_nodes(1, Millis(60'000), [&](int rank, Comm& comm, const Writer& writer) {
     const Content before(4, {1000}), content(5, {1000});
     Saver saver({.folder = folder.path(), .writer = writer, .keep = Keep{.last = 1}}, comm);
     ASSERT_TRUE(saver.start(before.info(), before.slices(rank, 1)));
