@@ -3,12 +3,16 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <random>
 
 #include "base/file.h"
+#include "train/agent/process.h"
 #include "train/ckpt/lock.h"
 #include "train/loop/test_run.h"
 
@@ -178,68 +182,137 @@ TEST(Resume, ADamagedCheckpointIsNamedAndTheOneBeforeTakenOnlyWhenAsked) {
   EXPECT_EQ(cut[0].state, whole[0].state);
 }
 
-// Every write beyond a byte of every file fails, at 100 random bytes, while the training goes on behind the
-// save; each time the next start goes on from the last step that counts, and ends with the same bits.
-TEST(Resume, FromFailuresAtAnyByteOfASaveIsBitwise) {
+struct Cut {
+  int ranks;
+  std::vector<std::string> layout;
+};
+const Cut kCuts[] = {
+    {1, {}}, {2, {"mesh.zero=1"}}, {2, {"mesh.shard=2"}}, {2, {"mesh.pp=2"}}, {2, {"mesh.tp=2"}}};
+
+// Eight steps with a save after every second one. `stop` is asked after each step.
+std::vector<Trace> run_cut(const Cut& cut, const std::string& folder, const std::function<bool()>& stop) {
   const auto data = tokens();
-  const TempDir folder;
-  struct Saved {
-    int ranks;
-    std::vector<std::string> layout;
-    std::string state = {};   // at the end
-    std::uint64_t bytes = 0;  // of the longest file
+  auto settings = cut.layout;
+  for (const auto& text : {"checkpoint.dir=" + folder, std::string("checkpoint.every=2"),
+                           std::string("model.layers=2"), std::string("train.batch=4")})
+    settings.push_back(text);
+  return run_ranks(cut.ranks, [&](int rank) {
+    return RunOptions{
+        .config = tiny(settings), .train = &data, .stop = rank == 0 ? stop : nullptr, .steps_only = false};
+  });
+}
+
+// After `healthy` steps no file of this process may grow beyond `limit`.
+std::function<bool()> limit_files_after(int healthy, rlim_t limit) {
+  return [healthy, limit, step = std::make_shared<int>(0)] {
+    if ((*step)++ != healthy) return false;
+    rlimit files{};
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &files), 0);
+    files.rlim_cur = limit;
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &files), 0);
+    return false;
   };
-  std::vector<Saved> cases = {
-      {1, {}}, {2, {"mesh.zero=1"}}, {2, {"mesh.shard=2"}}, {2, {"mesh.pp=2"}}, {2, {"mesh.tp=2"}}};
-  const auto run = [&](const Saved& saved, const std::string& name, std::function<bool()> stop) {
-    auto settings = saved.layout;
-    for (const auto& text : {"checkpoint.dir=" + folder / name, std::string("checkpoint.every=2"),
-                             std::string("model.layers=2"), std::string("train.batch=4")})
-      settings.push_back(text);
-    return run_ranks(saved.ranks, [&](int rank) {
-      return RunOptions{
-          .config = tiny(settings), .train = &data, .stop = rank == 0 ? stop : nullptr, .steps_only = false};
-    });
-  };
-  for (Saved& saved : cases) {
-    const auto traces = run(saved, "whole", nullptr);
+}
+
+// What goes wrong with the saves of a run, at random, and how the run ends without that.
+struct Mishap {
+  int index;    // of kCuts
+  int healthy;  // steps, some with saves, before it
+  std::uint64_t limit;
+  std::string name, state;
+
+  const Cut& cut() const { return kCuts[index]; }
+};
+
+// Calls `body` so many times, with a byte of a file that a save writes.
+void for_mishaps(int rounds, const std::string& folder, const std::function<void(const Mishap&)>& body) {
+  constexpr int kCases = static_cast<int>(std::size(kCuts));
+  std::string states[kCases];
+  std::uint64_t longest[kCases] = {};
+  for (int i = 0; i < kCases; ++i) {
+    const auto traces = run_cut(kCuts[i], folder + "/whole", nullptr);
     ASSERT_EQ(traces[0].error, "");
-    saved.state = traces[0].state;
-    for (const auto& entry : fs::directory_iterator(folder / "whole/step-8"))
-      saved.bytes = std::max<std::uint64_t>(saved.bytes, entry.file_size());
-    fs::remove_all(folder / "whole");
+    states[i] = traces[0].state;
+    for (const auto& entry : fs::directory_iterator(folder + "/whole/step-8"))
+      longest[i] = std::max<std::uint64_t>(longest[i], entry.file_size());
+    fs::remove_all(folder + "/whole");
   }
   const auto seed = static_cast<std::uint64_t>(std::random_device{}());
   std::cout << "seed " << seed << std::endl;
   Rng rng(seed);
+  for (int round = 0; round < rounds; ++round) {
+    Mishap mishap{.index = round % kCases, .healthy = 2 * static_cast<int>(rng.below(4)), .limit = 0};
+    mishap.limit = rng.below(longest[mishap.index]);
+    mishap.state = states[mishap.index];
+    mishap.name = join(mishap.cut().layout, " ") + ", byte " + std::to_string(mishap.limit) + " after " +
+                  std::to_string(mishap.healthy) + " steps";
+    body(mishap);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+// The victim of the next test: the kernel writes up to the limit and kills the process (SIGXFSZ).
+TEST(DISABLED_LimitedRun, Saves) {
+  const auto number = [](const char* name) { return *parse_int(std::getenv(name)); };
+  const rlimit core{.rlim_cur = 0, .rlim_max = 0};
+  ASSERT_EQ(setrlimit(RLIMIT_CORE, &core), 0);
+  signal(SIGXFSZ, SIG_DFL);
+  run_cut(
+      kCuts[number("RUN_CUT")], std::getenv("RUN_FOLDER"),
+      limit_files_after(static_cast<int>(number("RUN_HEALTHY")), static_cast<rlim_t>(number("RUN_LIMIT"))));
+}
+
+// The process dies in a save, at 100 random bytes, while the training goes on behind it; each time the next
+// start passes over what is half written, goes on from the last step that counts, and ends with the same
+// bits.
+TEST(Resume, FromAKillAtAnyByteOfASaveIsBitwise) {
+  const TempDir folder;
+  for_mishaps(100, folder.path(), [&](const Mishap& mishap) {
+    const std::string dir = folder / "killed";
+    const auto child =
+        spawn({*own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_LimitedRun.Saves"},
+              {{"RUN_CUT", std::to_string(mishap.index)},
+               {"RUN_FOLDER", dir},
+               {"RUN_HEALTHY", std::to_string(mishap.healthy)},
+               {"RUN_LIMIT", std::to_string(mishap.limit)}});
+    ASSERT_TRUE(child) << child.error().message;
+    const auto ended = wait_child(*child);
+    ASSERT_EQ(ended.signal, SIGXFSZ) << ended.describe() << mishap.name;
+    const auto resumed = run_cut(mishap.cut(), dir, nullptr);
+    EXPECT_THAT(resumed[0].lines, testing::Contains(HasSubstr("its save did not finish"))) << mishap.name;
+    for (const Trace& trace : resumed) {
+      ASSERT_EQ(trace.error, "") << mishap.name;
+      ASSERT_EQ(trace.state, mishap.state) << mishap.name;
+    }
+    fs::remove_all(dir);
+  });
+}
+
+// The same where writes only fail, as on a full disk: the run ends with an error, and nothing is half
+// written.
+TEST(Resume, FromFailuresAtAnyByteOfASaveIsBitwise) {
+  const TempDir folder;
   signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  for (int round = 0; round < 100; ++round) {
-    const Saved& saved = cases[static_cast<std::size_t>(round) % cases.size()];
-    const std::string name = "round-" + std::to_string(round);
-    const int healthy = 2 * static_cast<int>(rng.below(4));  // steps with saves before the disk is full
-    const auto limit = rng.below(saved.bytes);
-    const std::string what = join(saved.layout, " ") + ", byte " + std::to_string(limit);
-    int step = 0;
-    const auto failed = run(saved, name, [&] {
-      if (step++ == healthy) {
-        const rlimit low{.rlim_cur = limit, .rlim_max = before.rlim_max};
-        EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
-      }
-      return false;
-    });
+  for_mishaps(20, folder.path(), [&](const Mishap& mishap) {
+    const std::string dir = folder / "failed";
+    const auto failed = run_cut(mishap.cut(), dir, limit_files_after(mishap.healthy, mishap.limit));
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
     for (const Trace& trace : failed) {
-      ASSERT_THAT(trace.error, HasSubstr("/step-")) << what;
-      ASSERT_THAT(trace.error, HasSubstr("File too large")) << what;
+      ASSERT_THAT(trace.error, HasSubstr("/step-")) << mishap.name;
+      ASSERT_THAT(trace.error, HasSubstr("File too large")) << mishap.name;
     }
-    for (const Trace& resumed : run(saved, name, nullptr)) {
-      ASSERT_EQ(resumed.error, "") << what;
-      ASSERT_EQ(resumed.state, saved.state) << what;
+    for (const auto& entry : fs::directory_iterator(dir)) {
+      if (!entry.is_directory()) continue;
+      EXPECT_TRUE(fs::exists(entry.path() / "manifest.json")) << mishap.name;
     }
-    fs::remove_all(folder / name);
-  }
+    for (const Trace& resumed : run_cut(mishap.cut(), dir, nullptr)) {
+      ASSERT_EQ(resumed.error, "") << mishap.name;
+      ASSERT_EQ(resumed.state, mishap.state) << mishap.name;
+    }
+    fs::remove_all(dir);
+  });
 }
 
 TEST(Run, SavesEveryStepAndKeepsWhatItIsTold) {
@@ -260,7 +333,7 @@ TEST(Run, SavesEveryStepAndKeepsWhatItIsTold) {
   EXPECT_EQ(saves, 8);
   std::vector<std::string> left;
   for (const auto& entry : fs::directory_iterator(folder.path())) left.push_back(entry.path().filename());
-  EXPECT_THAT(left, testing::UnorderedElementsAre("lock", "step-4", "step-8"));
+  EXPECT_THAT(left, testing::UnorderedElementsAre(kLockName, "step-4", "step-8"));
 }
 
 // Three ranks, stopped after three steps; the rest with one. The file tells of every step once.
