@@ -1,8 +1,10 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <bit>
+#include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <random>
@@ -185,6 +187,13 @@ TEST(File, AtomicWriteReplacesWholeFiles) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1);
   EXPECT_EQ(write_file_atomic(dir / "none/a", "x").error().code, ErrorCode::not_found);
   EXPECT_EQ(read_file(dir / "a", 2).error().code, ErrorCode::resource_exhausted);
+}
+
+TEST(File, AFullDiskHasACodeOfItsOwn) {
+  const auto full = open_file("/dev/full", O_WRONLY);
+  ASSERT_TRUE(full);
+  EXPECT_EQ(write_all(full->get(), "x").error().code, ErrorCode::no_space);
+  EXPECT_EQ(fail_errno("write", EDQUOT).value().code, ErrorCode::no_space);
 }
 
 TEST(File, WhatIsNoRegularFileIsRefusedAndHoldsNobodyUp) {

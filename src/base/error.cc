@@ -31,6 +31,8 @@ std::string_view to_string(ErrorCode code) {
       return "timeout";
     case ErrorCode::io:
       return "I/O error";
+    case ErrorCode::no_space:
+      return "no space left";
     case ErrorCode::corrupt:
       return "corrupt data";
     case ErrorCode::cancelled:
@@ -61,6 +63,10 @@ tl::unexpected<Error> fail_errno(std::string_view what, int error_number) {
     case EACCES:
     case EPERM:
       code = ErrorCode::permission_denied;
+      break;
+    case ENOSPC:
+    case EDQUOT:
+      code = ErrorCode::no_space;
       break;
     case ECONNREFUSED:
     case ECONNRESET:

@@ -23,8 +23,9 @@ enum class ErrorCode {
   unauthenticated,
   unavailable,  // the other side is away; retry
   timeout,
-  io,       // the operating system refused (disk full, permission)
-  corrupt,  // stored bytes are not what was written
+  io,        // the operating system refused
+  no_space,  // the disk is full, or the quota on it used up
+  corrupt,   // stored bytes are not what was written
   cancelled,
   unsupported,
   internal,
@@ -48,7 +49,7 @@ using Result = tl::expected<T, Error>;
   return tl::unexpected<Error>(Error{code, std::move(message)});
 }
 
-// `what: strerror(errno)`, with a code that fits errno (ENOENT not_found, EACCES permission_denied, ...).
+// `what: strerror(errno)`, with a code that fits errno (ENOENT not_found, ENOSPC no_space, ...).
 [[nodiscard]] tl::unexpected<Error> fail_errno(std::string_view what);
 [[nodiscard]] tl::unexpected<Error> fail_errno(std::string_view what, int error_number);
 

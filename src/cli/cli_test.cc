@@ -172,6 +172,7 @@ TEST(ExitCode, TellsWhoseFaultItIs) {
   EXPECT_EQ(exit_code_of(Error{ErrorCode::failed_precondition, ""}), kRefused);
   EXPECT_EQ(exit_code_of(Error{ErrorCode::unavailable, ""}), kUnavailable);
   EXPECT_EQ(exit_code_of(Error{ErrorCode::io, ""}), kFailed);
+  EXPECT_EQ(exit_code_of(Error{ErrorCode::no_space, ""}), kFailed);
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ ErrorSpelling spell(ErrorCode code) {
     case ErrorCode::cancelled:
       return {"ServiceUnavailable", 503};
     case ErrorCode::io:
+    case ErrorCode::no_space:
     case ErrorCode::corrupt:
     case ErrorCode::internal:
       return {"InternalFailure", 500};

@@ -79,7 +79,7 @@ TEST(JsonProtocol, EveryKindOfErrorHasACodeAndAStatus) {
   for (const auto code : {ErrorCode::unavailable, ErrorCode::timeout, ErrorCode::cancelled}) {
     EXPECT_EQ(spelled(code), "503 ServiceUnavailable");
   }
-  for (const auto code : {ErrorCode::io, ErrorCode::corrupt, ErrorCode::internal}) {
+  for (const auto code : {ErrorCode::io, ErrorCode::no_space, ErrorCode::corrupt, ErrorCode::internal}) {
     EXPECT_EQ(spelled(code), "500 InternalFailure");
   }
 }

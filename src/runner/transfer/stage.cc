@@ -23,8 +23,8 @@ std::optional<std::uint64_t> free_bytes(const std::string& folder) {
 }
 
 Error disk_full(const std::string& folder, std::uint64_t needed, std::uint64_t free) {
-  return Error{ErrorCode::io, "the node's disk is full: " + folder + " needs " + format_bytes(needed) + ", " +
-                                  format_bytes(free) + " are free"};
+  return Error{ErrorCode::no_space, "the node's disk is full: " + folder + " needs " + format_bytes(needed) +
+                                        ", " + format_bytes(free) + " are free"};
 }
 
 Result<Transferred> download_all(Objects& objects, const std::string& bucket,
@@ -36,11 +36,8 @@ Result<Transferred> download_all(Objects& objects, const std::string& bucket,
   if (free && needed > *free) return tl::unexpected(disk_full(folder, needed, *free));
   auto done = objects.download(bucket, downloads, folder, stop);
   if (!done) {
-    const auto left = free_bytes(folder);
-    if (done.error().code == ErrorCode::io && left && *left < (1U << 20)) {
-      return tl::unexpected(disk_full(folder, needed, *left));
-    }
-    return tl::unexpected(done.error());
+    if (done.error().code != ErrorCode::no_space) return tl::unexpected(done.error());
+    return tl::unexpected(disk_full(folder, needed, free_bytes(folder).value_or(0)));
   }
   return Transferred{downloads.size(), needed};
 }

@@ -2,23 +2,9 @@
 
 #include <sys/statvfs.h>
 
-#include <cerrno>
-#include <system_error>
-
 #include "base/text.h"
 
 namespace muster::train {
-namespace {
-
-// fail_errno() ends a message with what the operating system says.
-bool is_full(const Error& error) {
-  for (const int number : {ENOSPC, EDQUOT}) {
-    if (error.message.ends_with(std::generic_category().message(number))) return true;
-  }
-  return false;
-}
-
-}  // namespace
 
 Room::Room(std::string folder, std::uint64_t needed, std::string remedy)
     : folder_(std::move(folder)), needed_(needed), remedy_(std::move(remedy)) {
@@ -28,7 +14,7 @@ Room::Room(std::string folder, std::uint64_t needed, std::string remedy)
 }
 
 Error Room::explained(const Error& error) const {
-  if (!is_full(error)) return error;
+  if (error.code != ErrorCode::no_space) return error;
   return {error.code, error.message + ": " + format_bytes(needed_) + " are needed in all, and " +
                           format_bytes(free_) + " were free in " + folder_ + " before; " + remedy_};
 }

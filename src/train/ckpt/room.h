@@ -18,7 +18,7 @@ class Room {
   // where they do not fit.
   Room(std::string folder, std::uint64_t needed, std::string remedy);
 
-  // Of a full disk, or a quota that is used up: with what is needed, what was free and what to do. Others
+  // Of a full disk (no_space): with what is needed, what was free and what to do. Others
   // stay as they are.
   Error explained(const Error& error) const;
 
