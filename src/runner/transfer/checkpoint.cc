@@ -12,6 +12,7 @@ namespace muster::runner {
 namespace {
 
 constexpr std::string_view kManifest = "manifest.json";
+constexpr std::string_view kLock = ".muster-lock";  // docs/formats/checkpoint-v1.md
 constexpr std::uint64_t kManifestBytesMax = 1ULL << 30;
 constexpr std::size_t kLeftOutMax = 100;  // names in the log
 
@@ -42,11 +43,11 @@ bool fits(std::string_view node, std::string_view whole) {
 
 }  // namespace
 
-bool is_temporary(std::string_view name) {
+bool stays_behind(std::string_view name) {
   for (const auto part : split(name, '/')) {
     if (part.find(".tmp-") != std::string_view::npos || part.find(".muster-tmp-") != std::string_view::npos)
       return true;
-    if (part.size() >= 4 && part.substr(part.size() - 4) == ".tmp") return true;
+    if (part.ends_with(".tmp") || part == kLock) return true;
   }
   return false;
 }
@@ -86,7 +87,7 @@ Result<Transferred> CheckpointSync::pass(bool last, std::stop_token stop) {
   std::array<std::vector<TreeEntry>, kinds> ready;
   std::set<std::string> unsettled;  // names of files that are still written
   for (const auto& entry : entries) {
-    if (is_temporary(entry.name)) continue;
+    if (stays_behind(entry.name)) continue;
     if (entry.kind != TreeEntry::Kind::file) {
       if (entry.kind != TreeEntry::Kind::folder) say_left_out(entry);
       continue;

@@ -1,12 +1,13 @@
 // The checkpoint folder: restored at the start, copied to the store while the job runs and once more at the
 // end.
 //
-// Simple form: a file goes up when it is settled (same size and time in two scans; no temporary name) and
-// differs from what went up last. Three kinds, in this order, within a folder: other files; node-K.json,
-// which says that node K's files are there; manifest.json. On several nodes the manifest waits until
-// node-0.json .. node-(n-1).json are in the store and tell of the very files that it names, as checkpoints of
-// muster-train have them (docs/formats/checkpoint-v1.md): one that an earlier save of this step left does not
-// count. Deletions are not passed on. Links, sockets, pipes and devices stay behind; the log names each once.
+// Simple form: a file goes up when it is settled (same size and time in two scans; no name that
+// stays_behind()) and differs from what went up last. Three kinds, in this order, within a folder: other
+// files; node-K.json, which says that node K's files are there; manifest.json. On several nodes the manifest
+// waits until node-0.json .. node-(n-1).json are in the store and tell of the very files that it names, as
+// checkpoints of muster-train have them (docs/formats/checkpoint-v1.md): one that an earlier save of this
+// step left does not count. Deletions are not passed on. Links, sockets, pipes and devices stay behind; the
+// log names each once.
 //
 // Threading: restore() before start; the rest from one thread at a time.
 #pragma once
@@ -32,8 +33,9 @@ struct CheckpointOptions {
   std::function<void(std::string)> log;
 };
 
-// Left to the next scan, or never copied: ".tmp" at the end or ".tmp-" / ".muster-tmp-" inside a component.
-bool is_temporary(std::string_view name);
+// By its name a file of this moment and this node, which is not copied: a component that ends in ".tmp", has
+// ".tmp-" or ".muster-tmp-" inside, or is ".muster-lock", the lock of a run on its checkpoints.
+bool stays_behind(std::string_view name);
 
 class CheckpointSync {
  public:

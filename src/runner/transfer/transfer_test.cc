@@ -310,6 +310,7 @@ TEST(Checkpoint, restored_then_only_settled_files_go_up_and_the_manifest_last) {
   put(folder / "ck/step-2/z.bin", "z");
   put(folder / "ck/step-2/a.bin.tmp", "half");
   put(folder / "ck/.tmp-step-3/x", "half");
+  put(folder / "ck/.muster-lock", "process 1 on this-node");
   EXPECT_EQ(sync.scan(kNever)->files, 0U);  // seen once
   put(folder / "ck/step-2/z.bin", "zz");    // still written
   EXPECT_EQ(sync.scan(kNever)->files, 0U);  // so the manifest waits
@@ -318,7 +319,8 @@ TEST(Checkpoint, restored_then_only_settled_files_go_up_and_the_manifest_last) {
   EXPECT_EQ(sync.scan(kNever)->files, 0U);
   put(folder / "ck/step-4/new", "n");
   EXPECT_EQ(sync.finish(kNever)->files, 1U);
-  EXPECT_EQ(store.objects.count("ck/step-2/a.bin.tmp") + store.objects.count("ck/.tmp-step-3/x"), 0U);
+  for (const char* name : {"ck/step-2/a.bin.tmp", "ck/.tmp-step-3/x", "ck/.muster-lock"})
+    EXPECT_EQ(store.objects.count(name), 0U) << name;
   EXPECT_EQ(store.objects.at("ck/step-1/manifest.json"), "m1");
 }
 
