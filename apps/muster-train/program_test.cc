@@ -391,7 +391,7 @@ TEST_F(Program, TwoRunsInOneFolderAreRefused) {
   const Child first = start(arguments);
   read_until(first.out, "checkpoint step=5 ");
   const auto second = finish(start(arguments));
-  EXPECT_EQ(second.code, kExitUsage);
+  EXPECT_EQ(second.code, kExitFailed);
   EXPECT_THAT(second.err, HasSubstr("checkpoint.dir = " + out / "ckpt is in use by process "));
   EXPECT_THAT(second.out, HasSubstr("notice: checkpoint.dir = " + out / "ckpt is in use by process "));
   EXPECT_THAT(finish(start({"ckpt", "convert", out / "ckpt", out / "ckpt", "--step", "5"})).code,

@@ -108,7 +108,7 @@ Result<std::optional<FileLock>> take_checkpoint_dir(const TrainerParts& parts) {
     if (parts.comm->rank() != 0) return {};
     auto lock = lock_checkpoints(folder, patience, waits);
     if (!lock && lock.error().code == ErrorCode::failed_precondition) {
-      return fail(ErrorCode::invalid_argument,
+      return fail(lock.error().code,
                   "checkpoint.dir = " + lock.error().message +
                       ": two runs in one folder would remove each other's checkpoints. Stop that one or "
                       "wait for its end, or give this one a checkpoint.dir of its own");

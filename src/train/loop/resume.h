@@ -18,7 +18,7 @@ struct CheckpointDir {
 };
 
 // Collective: makes checkpoint.dir if need be, and takes it for this run. Without one nothing is done.
-// invalid_argument: another run has it, or there is not even a folder to make it in, or
+// failed_precondition: another run has it; invalid_argument: there is not even a folder to make it in, or
 // checkpoint.resume = required and it is not set; not_found: required, and it is not there.
 Result<CheckpointDir> open_checkpoint_dir(const TrainerParts& parts);
 
