@@ -30,6 +30,11 @@ namespace fs = std::filesystem;
 
 const std::vector<std::int64_t> kSizes = {3, 100'000, 1'200'000, 0, 17};
 
+TEST(Checkpoint, TheFolderOfAStepHasOneSlashBeforeIt) {
+  EXPECT_EQ(step_folder("a/ckpt", 6), "a/ckpt/step-6");
+  EXPECT_EQ(step_folder("a/ckpt/", 6), "a/ckpt/step-6");
+}
+
 TEST(Checkpoint, IsTheSameWhoeverWroteIt) {
   for (int size : {1, 2, 3, 5}) {
     const TempDir folder;
@@ -375,7 +380,6 @@ TEST(Prune, KeepsTheNewestAndClearsLeftovers) {
               testing::UnorderedElementsAre("step-30", "step-40", "step-50", "step-notes"));
 }
 
-// A model exported into an old step, a file with the name of one: no reason for a training to end.
 // A step that is elsewhere, perhaps of another run.
 TEST(Prune, OfALinkedStepOnlyTheLinkGoes) {
   const TempDir folder, other;
@@ -412,6 +416,7 @@ TEST(Latest, AStepThatMayNotBeReadIsAnError) {
   fs::permissions(folder / "step-20", fs::perms::owner_all);
 }
 
+// A model exported into an old step, a file with the name of one: no reason for a training to end.
 TEST(Prune, LeavesWhatNoSaveHasWritten) {
   const TempDir folder;
   for (std::int64_t step : {10, 20, 30}) save_whole(folder.path(), Content(step, {10}), 1);

@@ -96,7 +96,7 @@ Result<json::Object> write_rank_file(const std::string& step_folder, std::span<c
 }
 
 std::string step_folder(const std::string& folder, std::int64_t step) {
-  return folder + "/step-" + std::to_string(step);
+  return (std::filesystem::path(folder) / ("step-" + std::to_string(step))).string();
 }
 
 Result<void> prepare_step(const std::string& step_folder) {
