@@ -103,8 +103,7 @@ Result<int> train(const TrainArguments& arguments, const Sources& sources) {
   if (!flags.nproc && sources.config.nproc > 0) flags.nproc = static_cast<int>(sources.config.nproc);
   std::string resources;
   if (sources.job.in_job) {
-    auto text =
-        read_regular_file(arguments.source.job_root + "/input/config/resourceconfig.json", 16 << 20);
+    auto text = read_regular_file(arguments.source.job_root + "/input/config/resourceconfig.json", 16 << 20);
     if (!text && text.error().code != ErrorCode::not_found) return tl::unexpected(text.error());
     if (text) resources = *std::move(text);
   }
