@@ -616,8 +616,8 @@ TEST_F(Job, FailuresBecomeTheReason) {
 
   const std::string resources = root + "/input/config/resourceconfig.json";
   fs::remove(resources);
-  fs::create_directory(resources);  // can be opened, but not read
-  EXPECT_EQ(finish(start({"train", "--job-root", root})).code, 1);
+  fs::create_directory(resources);
+  EXPECT_EQ(finish(start({"train", "--job-root", root})).code, 2);
   EXPECT_THAT(*read_file(root + "/output/failure"), HasSubstr(resources));
 }
 
