@@ -163,6 +163,9 @@ Result<JobSettings> read_job(const std::string& root) {
     if (!object) return tl::unexpected(object.error().with_context("checkpointconfig.json"));
     if (const auto path = json::opt_string(*object, "LocalPath"))
       add("checkpoint.dir", *path, "checkpointconfig.json");
+  } else {
+    job.notices.push_back(
+        "the job has no CheckpointConfig: its checkpoints end with it, and a stopped one begins anew");
   }
   MUSTER_TRY(auto file, read_config_channel(root + "/input/data/config"));
   std::ranges::move(file, std::back_inserter(job.settings));
@@ -202,6 +205,9 @@ Result<std::vector<Setting>> with_pretrained(std::vector<Setting> settings) {
   return layers;
 }
 
+// Keys that say what shape a model has: who gives one without a preset must give all.
+const std::set<std::string_view> kShapeKeys = {"model.layers", "model.width", "model.heads", "model.ffn"};
+
 Result<Config> resolve(const std::vector<Setting>& settings) {
   Config config;
   const auto keys = keys_of(config);
@@ -209,9 +215,10 @@ Result<Config> resolve(const std::vector<Setting>& settings) {
     if (setting.key == "model.preset") MUSTER_CHECK(apply(config, keys, setting));
   }
   if (config.preset.empty()) {
-    const bool any = std::any_of(settings.begin(), settings.end(),
-                                 [](const Setting& s) { return s.key.starts_with("model."); });
-    if (!any) config.preset = "quickstart";
+    const bool shaped = std::any_of(settings.begin(), settings.end(), [](const Setting& s) {
+      return kShapeKeys.contains(s.key) || s.key == "model.from";
+    });
+    if (!shaped) config.preset = "quickstart";
   }
   if (!config.preset.empty()) {
     auto sizes = preset(config.preset);

@@ -130,6 +130,16 @@ TEST(Config, EveryNumberHasLimitsThatItsRefusalNames) {
 }
 
 // Heads of the preset's width do not fit another stream; a width of a head that is given stays.
+TEST(Config, TheDefaultPresetStaysUnlessASizeIsGiven) {
+  const auto with = [](const char* text) { return resolve({*parse_assignment(text)}).value(); };
+  EXPECT_EQ(with("model.tied=true").preset, "quickstart");
+  EXPECT_EQ(with("model.tied=true").model.layers, preset("quickstart")->layers);
+  EXPECT_EQ(with("model.norm_eps=1e-6").preset, "quickstart");
+  EXPECT_EQ(with("model.layers=2").preset, "");  // of a shape of one's own all sizes are needed
+  EXPECT_EQ(with("model.layers=2").model.width, 0);
+  EXPECT_EQ(with("model.from=hf").preset, "");
+}
+
 TEST(Config, AHeadOfAPresetFollowsItsWidthAndHeads) {
   const auto head_dim = [](std::vector<std::string> assignments) -> std::int64_t {
     assignments.insert(assignments.begin(), {"model.preset=llama-5m", "model.vocab=64"});
@@ -190,7 +200,8 @@ TEST(Job, HyperparametersAndChannels) {
   const auto job = read_job(root.path());
   ASSERT_TRUE(job) << job.error().message;
   EXPECT_TRUE(job->in_job);
-  EXPECT_THAT(job->notices, testing::ElementsAre(HasSubstr("sagemaker_program is ignored")));
+  EXPECT_THAT(job->notices, testing::ElementsAre(HasSubstr("no CheckpointConfig"),
+                                                 HasSubstr("sagemaker_program is ignored")));
   const auto config = resolve(job->settings);
   ASSERT_TRUE(config) << config.error().message;
   EXPECT_EQ(config->steps, 30);
@@ -253,7 +264,7 @@ TEST(Job, HyperparametersAreReadAsTomlScalars) {
   EXPECT_EQ(config->clip, 2.0);
   EXPECT_EQ(config->train_data, "\"s3\"");  // one layer
   EXPECT_EQ(config->seed, 7);
-  EXPECT_EQ(read_job(root.path())->notices.size(), 2u);
+  EXPECT_EQ(read_job(root.path())->notices.size(), 3u);
   EXPECT_THAT(read(R"({"train.steps": "ten"})").error().message,
               HasSubstr("hyperparameters.json: train.steps = \"ten\": a whole number"));
 }

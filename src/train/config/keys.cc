@@ -143,7 +143,10 @@ std::vector<Key> keys_of(Config& c) {
   ModelConfig& m = c.model;
   std::vector<Key> keys = {
       {"model.preset", operational,
-       "Sizes to start from (" + join(preset_names(), ", ") + "); the keys below override it", &c.preset},
+       "Sizes to start from (" + join(preset_names(), ", ") +
+           "); the keys below override it. Default: quickstart, unless model.from or a "
+           "size (layers, width, heads, ffn) is given; without a preset all four are needed",
+       &c.preset},
       {"model.from", operational,
        "Hugging Face folder to start from: its sizes, and its weights unless there is a checkpoint; empty: "
        "none",

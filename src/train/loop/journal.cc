@@ -32,11 +32,25 @@ json::Value or_null(std::optional<double> number) { return number ? json::Value(
 
 std::string or_none(std::optional<double> number) { return number ? formatted("%.4f", *number) : "none"; }
 
+// A file that is there is of an earlier run, or a mistake in the path.
+Result<void> check_metrics(std::string_view text) {
+  constexpr std::string_view kBegin = R"({"type":)";  // as write() begins a line; the only one may be torn
+  if (text.substr(0, kBegin.size()) == kBegin.substr(0, text.size())) return {};
+  return fail(ErrorCode::invalid_argument,
+              "this file is there and has no metrics of a run; name another, or remove it");
+}
+
+// What stays of it in a run that goes on from `step`.
 Result<std::string> kept_lines(const std::string& path, std::int64_t step) {
   const auto text = read_file(path, kFileMax);
   if (!text && text.error().code != ErrorCode::not_found) return tl::unexpected(text.error());
   std::string kept;
-  if (step == 0 || !text) return kept;
+  if (!text) return kept;
+  MUSTER_CHECK(check_metrics(*text));
+  if (step == 0) {
+    if (!text->empty()) MUSTER_CHECK(write_file_atomic(path + ".before", *text));
+    return kept;
+  }
   for (const auto line : split(*text, '\n')) {
     if (stays(line, step)) kept.append(line).append("\n");
   }

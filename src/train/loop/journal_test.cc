@@ -76,6 +76,28 @@ TEST(Journal, WritesIntoWhatIsNotAFile) {
   EXPECT_EQ(std::filesystem::read_symlink(folder / "link"), folder / "file");
 }
 
+// A mistyped path costs nobody a file, and a run that starts anew not the metrics of the last one.
+TEST(Journal, OverwritesNoOtherFile) {
+  const TempDir folder;
+  Said said;
+  for (const char* text : {"a text", "{\"manifest\":{}}\n", "\n"}) {
+    ASSERT_TRUE(write_file_atomic(folder / "file", text));
+    const auto begun = Journal(said.options(folder / "file")).begin(0);
+    ASSERT_FALSE(begun) << text;
+    EXPECT_THAT(begun.error().message, HasSubstr("log.metrics = " + folder / "file"));
+    EXPECT_EQ(*read_file(folder / "file"), text);
+  }
+  for (const int steps : {2, 3}) {
+    Journal journal(said.options(folder / "m"));
+    ASSERT_TRUE(journal.begin(0));
+    run_steps(journal, 1, steps);
+  }
+  EXPECT_EQ(told(folder / "m"), "step 1, step 2, step 3");
+  EXPECT_EQ(told(folder / "m.before"), "step 1, step 2");
+  ASSERT_TRUE(write_file_atomic(folder / "torn", "{\"ty"));
+  EXPECT_TRUE(Journal(said.options(folder / "torn")).begin(0));
+}
+
 TEST(Journal, ALineNowAndThenAndARecordAStep) {
   const TempDir folder;
   Said said;

@@ -50,6 +50,12 @@ Result<void> resume(const TrainerParts& parts, Reader& reader, Stepper& stepper)
   const CheckpointInfo& stored = reader.info();
   MUSTER_CHECK(check_resume(stored.config, parts.config, parts.accepted));
   MUSTER_CHECK(check_same_data(stored, parts));
+  if (stored.step > parts.config.steps) {
+    return fail(ErrorCode::invalid_argument,
+                "train.steps = " + std::to_string(parts.config.steps) + ", but the newest checkpoint in " +
+                    parts.config.checkpoint_dir + " is of step " + std::to_string(stored.step) +
+                    ": give at least as many steps, or another checkpoint.dir");
+  }
   const auto read = agree(*parts.comm, stepper.restore(reader));
   if (!read) return resume_failed(parts.config, read.error());
   MUSTER_CHECK(stepper.weights_filled());

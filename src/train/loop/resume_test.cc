@@ -337,6 +337,21 @@ TEST(Run, SavesEveryStepAndKeepsWhatItIsTold) {
 }
 
 // Three ranks, stopped after three steps; the rest with one. The file tells of every step once.
+// A run that is over is not cut short.
+TEST(Resume, RefusesFewerStepsThanWereMade) {
+  const auto data = tokens();
+  const TempDir folder;
+  const auto run = [&](const std::string& steps) {
+    return run_alone({.config = tiny({"checkpoint.dir=" + folder / "c", "train.steps=" + steps}),
+                      .train = &data,
+                      .accepted = {"train.steps"},
+                      .steps_only = false});
+  };
+  EXPECT_EQ(run("4").error, "");
+  EXPECT_THAT(run("3").error, HasSubstr("train.steps = 3, but the newest checkpoint in " + folder / "c"));
+  EXPECT_EQ(run("4").lines.back(), "done step=4/4");
+}
+
 TEST(Resume, TheMetricsGoOnWhereTheCheckpointIs) {
   const auto data = tokens(), held_out = tokens(3, 500);
   const TempDir folder;

@@ -143,7 +143,8 @@ Result<void> check_limit(const ModelConfig& config, const ModelLimit& limit) {
   };
   return fail(ErrorCode::invalid_argument, "model." + std::string(limit.key) + " is " +
                                                std::visit(shown, limit.member) + "; it must be from " +
-                                               shortest(limit.minimum) + " to " + shortest(limit.maximum));
+                                               shortest(limit.minimum) + " to " + shortest(limit.maximum) +
+                                               (value == 0 ? "; a model.preset has one" : ""));
 }
 
 // FNV-1a, 64 bits.

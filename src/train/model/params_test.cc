@@ -274,6 +274,8 @@ TEST(Config, RefusalsNameKeyValueAndRemedy) {
   };
   const Case cases[] = {
       {[](ModelConfig& c) { c.vocab = 0; }, "model.vocab is 0; it must be from 1 to 1048576"},
+      {[](ModelConfig& c) { c.width = 0; },
+       "model.width is 0; it must be from 1 to 65536; a model.preset has one"},
       {[](ModelConfig& c) { c.layers = -3; }, "model.layers is -3; it must be from 1 to 1024"},
       {[](ModelConfig& c) { c.kv_heads = 3; }, "model.kv_heads is 3; it must divide model.heads, which is 4"},
       {[](ModelConfig& c) { c.head_dim = 7; }, "model.head_dim is 7; it must be even"},
