@@ -58,8 +58,8 @@ tl::unexpected<Error> unknown_key(const std::vector<Key>& keys, const Setting& s
   for (const Key& key : keys) names.push_back(key.name);
   const std::string near = closest(setting.key, names);
   return fail(ErrorCode::invalid_argument, setting.source + ": unknown key " + setting.key +
-                                               (near.empty() ? "" : "; did you mean " + near + "?") +
-                                               " All keys: muster-train config --explain");
+                                               (near.empty() ? ";" : "; did you mean " + near + "?") +
+                                               " all keys: muster-train config --explain");
 }
 
 Result<void> apply(Config& config, const std::vector<Key>& keys, const Setting& setting) {

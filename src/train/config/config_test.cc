@@ -78,7 +78,7 @@ struct Refusal {
 };
 const Refusal kRefusals[] = {
     {"train.stepss=3", "--set: unknown key train.stepss; did you mean train.steps?"},
-    {"zzz=3", "--set: unknown key zzz All keys"},
+    {"zzz=3", "--set: unknown key zzz; all keys"},
     {"train.steps=many", "--set: train.steps = \"many\": a whole number from 1 to 1000000000000 is needed"},
     {"train.steps=0",
      "train.steps = 0: a whole number from 1 to 1000000000000 is needed; the default is 400"},
