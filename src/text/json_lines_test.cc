@@ -174,6 +174,19 @@ TEST(JsonLines, BadLinesEndTheRunAndAreShown) {
   EXPECT_THAT(corpus.documents(), ElementsAre("good", "good"));
 }
 
+TEST(JsonLines, WhereAllLinesAreLeftOutTheyAreCountedAndTheFirstIsShown) {
+  Corpus corpus;
+  corpus.put("a.jsonl", line("") + "[1]\n{}\n");
+  const auto nothing = corpus.tokenize({.skip_bad_lines = true});
+  ASSERT_FALSE(nothing);
+  EXPECT_EQ(nothing.error().code, ErrorCode::failed_precondition);
+  EXPECT_EQ(
+      nothing.error().message,
+      "no text in 1 input file: there is nothing to tokenise; 1 line with an empty text; 2 bad lines left "
+      "out (--skip-bad-lines), the first:\n  " +
+          corpus.in / "a.jsonl" + " line 2: it is no JSON object");
+}
+
 TEST(JsonLines, OneBadLineIsSaidAsOne) {
   Corpus corpus;
   corpus.put("a.jsonl", line("good") + "[1]\n");

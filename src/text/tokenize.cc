@@ -47,10 +47,7 @@ class Writing {
 
   Result<void> finish() {
     if (report.bad_lines > 0 && !options_.skip_bad_lines) return refuse_bad_lines();
-    if (report.documents == 0) {
-      return fail(ErrorCode::failed_precondition, "no text in " + std::to_string(inputs_.size()) +
-                                                      " input files: there is nothing to tokenise");
-    }
+    if (report.documents == 0) return refuse_no_text();
     MUSTER_CHECK(train_->finish());
     if (held_out_) MUSTER_CHECK(held_out_->finish());
     for (const auto* series : {&train_, &held_out_}) {
@@ -102,6 +99,21 @@ class Writing {
                                              : " bad lines:\n  ") +
                     join(report.first_bad_lines, "\n  ") +
                     "\nNo shard was written. Mend them, or leave them out (--skip-bad-lines)");
+  }
+
+  tl::unexpected<Error> refuse_no_text() const {
+    const auto counted = [](std::uint64_t count, const char* noun) {
+      return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+    };
+    std::string message =
+        "no text in " + counted(inputs_.size(), "input file") + ": there is nothing to tokenise";
+    if (report.empty_documents > 0)
+      message += "; " + counted(report.empty_documents, "line") + " with an empty text";
+    if (report.bad_lines > 0) {
+      message += "; " + counted(report.bad_lines, "bad line") +
+                 " left out (--skip-bad-lines), the first:\n  " + report.first_bad_lines.front();
+    }
+    return fail(ErrorCode::failed_precondition, message);
   }
 
   ShardSeries& series() { return into_held_out_ ? *held_out_ : *train_; }
