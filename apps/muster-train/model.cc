@@ -1,7 +1,6 @@
 // eval, generate, logits and export: a finished model at work, on one process.
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -9,7 +8,6 @@
 
 #include "apps/muster-train/commands.h"
 #include "base/text.h"
-#include "base/time.h"
 #include "text/tokenizer.h"
 #include "train/agent/agent.h"
 #include "train/data/loader.h"
@@ -23,22 +21,6 @@ namespace muster::train {
 namespace {
 
 void use_threads(int wanted) { set_threads(wanted > 0 ? wanted : usable_cores()); }
-
-// Every five seconds how far it is, beside the result.
-GoOn show_passes(std::uint64_t passes) {
-  using Clock = std::chrono::steady_clock;
-  return [passes, done = std::uint64_t{0}, start = Clock::now(), last = 0.0]() mutable -> Result<bool> {
-    const double now = std::chrono::duration<double>(Clock::now() - start).count();
-    if (done > 0 && now - last >= 5) {
-      last = now;
-      const auto share = static_cast<double>(done) / static_cast<double>(passes);
-      std::fprintf(stderr, "evaluating  %.0f %%  left %s\n", 100 * share,
-                   format_duration(Millis(static_cast<std::int64_t>(1000 * (now / share - now)))).c_str());
-    }
-    ++done;
-    return true;
-  };
-}
 
 constexpr char kBeyond[] =
     ", although the weights are: numbers inside of the model grow beyond what its type can hold. Was its "
@@ -62,13 +44,15 @@ Result<void> eval(const EvalArguments& arguments) {
   const auto windows = std::min(static_cast<std::uint64_t>(arguments.windows), loader.windows()),
              rows = static_cast<std::uint64_t>(arguments.batch);
   Pipeline pipeline(model, nullptr, PipelineSchedule::gpipe);
-  MUSTER_TRY(const auto evaluated, evaluate(pipeline, loader,
-                                            {.windows_max = windows,
-                                             .rows = rows,
-                                             .part = {},
-                                             .document_mask = folder.config().document_mask,
-                                             .go_on = show_passes((windows + rows - 1) / rows)},
-                                            alone));
+  MUSTER_TRY(const auto evaluated,
+             evaluate(pipeline, loader,
+                      {.windows_max = windows,
+                       .rows = rows,
+                       .part = {},
+                       .document_mask = folder.config().document_mask,
+                       .go_on = {},
+                       .say = [](const std::string& line) { std::cerr << line << "\n"; }},
+                      alone));
   if (!std::isfinite(evaluated->loss)) {
     return fail(ErrorCode::failed_precondition, "the loss on " + arguments.data + " is not finite" + kBeyond);
   }

@@ -1,11 +1,36 @@
 #include "train/loop/evaluate.h"
 
 #include <algorithm>
+#include <chrono>
 #include <numbers>
 
+#include "base/time.h"
 #include "train/formatted.h"
 
 namespace muster::train {
+
+namespace {
+
+// Says how far a loop is, every five seconds.
+class PassesDone {
+ public:
+  explicit PassesDone(std::function<void(const std::string&)> say) : say_(std::move(say)) {}
+  void at(double share) {
+    const double now = std::chrono::duration<double>(Clock::now() - start_).count();
+    if (!say_ || share == 0 || now - last_ < 5) return;
+    last_ = now;
+    const Millis left(static_cast<std::int64_t>(1000 * (now / share - now)));
+    say_(formatted("evaluating  %.0f %%  left ", 100 * share) + format_duration(left));
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const std::function<void(const std::string&)> say_;
+  const Clock::time_point start_ = Clock::now();
+  double last_ = 0;  // seconds after start_
+};
+
+}  // namespace
 
 Result<std::optional<Evaluation>> evaluate(Pipeline& pipeline, const Loader& loader,
                                            const EvaluationOptions& options, Comm& world) {
@@ -18,7 +43,9 @@ Result<std::optional<Evaluation>> evaluate(Pipeline& pipeline, const Loader& loa
   std::vector<std::int64_t> counts(2);  // tokens, bytes
   const auto parts = static_cast<std::uint64_t>(mine.parts);
   Samples all, one;
+  PassesDone passes(options.say);
   for (std::uint64_t begin = 0; begin < groups; begin += parts) {
+    passes.at(static_cast<double>(begin) / static_cast<double>(groups));
     if (options.go_on) {
       MUSTER_TRY(const bool on, options.go_on());
       if (!on) return std::optional<Evaluation>();

@@ -33,8 +33,9 @@ struct EvaluationOptions {
   std::uint64_t windows_max = 0;  // at most, evenly spread
   std::uint64_t rows = 1;         // windows a pass
   EvaluationPart part;
-  bool document_mask = false;  // as Batch::documents
-  GoOn go_on;                  // asked before every pass; may be empty
+  bool document_mask = false;                   // as Batch::documents
+  GoOn go_on;                                   // asked before every pass; may be empty
+  std::function<void(const std::string&)> say;  // one line: every five seconds how far it is; may be empty
 };
 
 // Collective over `world`. Every part does as many passes as the others, as a pass may be collective, too.

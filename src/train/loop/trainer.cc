@@ -167,7 +167,8 @@ Result<std::optional<Evaluation>> Trainer::Impl::evaluation(const GoOn& go_on) {
                                      .parts = mesh.batch_size(),
                                      .counts = stepper_->counts()},
                             .document_mask = config_.document_mask,
-                            .go_on = go_on},
+                            .go_on = go_on,
+                            .say = [this](const std::string& line) { say(line); }},
                            comm_);
   });
 }
