@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/assert.h"
 #include "train/ckpt/lock.h"
@@ -78,6 +79,21 @@ Result<std::optional<FileLock>> hold(const std::string& folder) {
                                      "folder for the result");
 }
 
+// A step holds nothing but what its manifest names: what else were in it would go with it when it is pruned.
+Result<void> check_outside_of_steps(const std::string& folder) {
+  std::error_code error;
+  auto path = std::filesystem::weakly_canonical(std::filesystem::absolute(folder, error), error);
+  if (error) return fail_errno(folder, error.value());
+  for (; path.has_relative_path(); path = path.parent_path()) {
+    if (path.filename().string().starts_with("step-") &&
+        std::filesystem::exists(path / kManifestName, error)) {
+      return fail(ErrorCode::invalid_argument, folder + " is inside of the checkpoint " + path.string() +
+                                                   "; choose a folder outside of it for the result");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> convert_checkpoint(Reader& from, const std::string& folder, const ConvertOptions& options) {
@@ -85,6 +101,7 @@ Result<void> convert_checkpoint(Reader& from, const std::string& folder, const C
   CheckpointInfo info = from.info();
   if (options.weights_only)
     std::erase_if(info.tensors, [](const auto& tensor) { return tensor.name.starts_with(kOptimizerPrefix); });
+  MUSTER_CHECK(check_outside_of_steps(folder));
   MUSTER_CHECK(check_slices(info.tensors.size(), options.ranks));
   info.layout = {{"world", options.ranks}};
   MUSTER_TRY(const auto held, hold(folder));

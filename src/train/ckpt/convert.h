@@ -21,7 +21,8 @@ struct ConvertOptions {
 
 // Writes folder/step-N; it counts only when it is whole, and what a failure leaves is removed. Every block
 // read is checked. already_exists: there is such a step; invalid_argument: too many ranks for so many
-// tensors; failed_precondition: a training writes into `folder`; else as Reader::read().
+// tensors; invalid_argument, too: `folder` is in a step of checkpoints;
+// failed_precondition: a training writes into `folder`; else as Reader::read().
 Result<void> convert_checkpoint(Reader& from, const std::string& folder, const ConvertOptions& options);
 
 }  // namespace muster::train

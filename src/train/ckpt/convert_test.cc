@@ -63,6 +63,25 @@ TEST(Convert, WithoutTheOptimizerAndNothingOfADamagedOne) {
   EXPECT_FALSE(fs::exists(folder / "hurt"));
 }
 
+TEST(Convert, WritesNothingIntoAStep) {
+  const TempDir folder;
+  save_whole(folder.path(), Content(7, {3}), 1);
+  const std::string step = step_folder(folder.path(), 7);
+  auto reader = Reader::open(step);
+  ASSERT_TRUE(reader);
+  fs::create_directory_symlink(step, folder / "link");
+  for (const std::string& to : {step, step + "/", step + "/deep/er", folder / "link", step + "/../step-7"}) {
+    const auto refused = convert_checkpoint(*reader, to, {});
+    ASSERT_FALSE(refused) << to;
+    EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
+    EXPECT_THAT(refused.error().message, HasSubstr(to + " is inside of the checkpoint " + step));
+  }
+  EXPECT_FALSE(fs::exists(step + "/step-7"));
+  EXPECT_FALSE(fs::exists(step + "/deep"));
+  fs::create_directory(folder / "step-8");  // named like one, but none
+  EXPECT_TRUE(convert_checkpoint(*reader, folder / "step-8", {}));
+}
+
 TEST(Convert, RefusesTooManyPiecesAndTheFolderOfATraining) {
   const TempDir folder;
   const Content content(7, std::vector<std::int64_t>(300, 2));
