@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "apps/arguments.h"
 #include "apps/muster-data/commands.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -113,12 +114,13 @@ CLI::App* add_train(CLI::App& app, TrainArguments& arguments) {
   add_json_lines(*command, arguments.options.json_lines, arguments.options.text_field,
                  arguments.options.skip_bad_lines);
   command->add_option("--output", arguments.output, "Folder that gets tokenizer.model")->required();
-  command->add_option("--vocab-size", arguments.options.vocab_size, "Tokens, 300 .. 1000000")
+  command->add_option("--vocab-size", arguments.options.vocab_size, "Tokens")
+      ->check(muster::between(text::kVocabMin, text::kVocabMax))
       ->capture_default_str();
   command
       ->add_option("--sample-mb", arguments.sample_mb,
                    "Above this much text, an even sample of the lines is used")
-      ->check(CLI::Range(1.0, 1e6))
+      ->check(muster::between(1.0, 1e6))
       ->capture_default_str();
   command->footer(
       "Conventions are Llama's: byte fallback, digits split, no normalisation; unk 0, bos 1, eos 2.\n"
@@ -135,7 +137,7 @@ void add_tokenize_input(CLI::App& command, program::TokenizeArguments& arguments
                    "Blank lines part documents of text; otherwise a file is one document");
   add_json_lines(command, options.json_lines, options.text_field, options.skip_bad_lines);
   command.add_option("--max-line-mb", arguments.line_mb_max, "A longer line of JSON is a bad line")
-      ->check(CLI::Range(0.001, 4000.0))
+      ->check(muster::between(0.001, 4000.0))
       ->capture_default_str();
   command
       .add_option(
@@ -158,15 +160,15 @@ CLI::App* add_tokenize(CLI::App& app, program::TokenizeArguments& arguments) {
       ->add_option(
           "--held-out", options.held_out,
           "This share of the documents goes to held-out/ in --output, the rest to train/; 0: no such folders")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(muster::between(0.0, 1.0))
       ->capture_default_str();
   command
       ->add_option("--shard-tokens", options.shard_tokens,
                    "Start a new shard at the first document behind this")
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
+      ->check(muster::between(std::uint64_t{1}, std::uint64_t{1} << 40))
       ->capture_default_str();
   command->add_option("--threads", options.threads, "Workers; the output does not depend on it")
-      ->check(CLI::Range(1, 1024))
+      ->check(muster::between(1, 1024))
       ->capture_default_str();
   command->footer(
       "Every document ends with the tokenizer's end token. Files may be compressed (.gz, .zst). Bytes of "

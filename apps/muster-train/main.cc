@@ -3,9 +3,12 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <limits>
 
+#include "apps/arguments.h"
 #include "apps/muster-train/commands.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "train/agent/agent.h"
 #include "train/ckpt/convert.h"
 #include "train/determinism.h"
@@ -15,6 +18,8 @@ namespace {
 
 constexpr char kModelHelp[] =
     "Folder that training wrote (output.dir or checkpoint.dir), or a Hugging Face model";
+
+constexpr std::int64_t kCountMax = 1'000'000'000'000;  // of steps, windows, candidates
 
 constexpr char kExitCodes[] =
     "Exit codes: 0 done; 1 failed; 2 wrong arguments or configuration; 69 another rank was lost; 75 saved "
@@ -40,8 +45,9 @@ void add_train(CLI::App& app, TrainArguments& arguments) {
   add_source(*train, arguments.source);
   train
       ->add_option("--accept", arguments.accept,
-                   "Resume although this key has changed (trajectory keys only)")
-      ->type_name("KEY")
+                   "Resume although these keys have changed (trajectory keys only)")
+      ->type_name("KEY,KEY,...")
+      ->delimiter(',')
       ->allow_extra_args(false);
   train
       ->add_option("--resume", arguments.resume,
@@ -79,35 +85,35 @@ void add_model_commands(CLI::App& app, EvalArguments& eval, GenerateArguments& g
   e->add_option("--model", eval.model, kModelHelp)->required()->type_name("DIR");
   e->add_option("--data", eval.data, "Folder of token shards")->required()->type_name("DIR");
   e->add_option("--windows", eval.windows, "Windows at most [all]")
-      ->check(CLI::PositiveNumber)
+      ->check(between(std::int64_t{1}, kCountMax))
       ->type_name("N");
   e->add_option("--sequence", eval.sequence,
                 "Tokens of a window [that of the training; for a Hugging Face model at most 512]")
-      ->check(CLI::PositiveNumber)
+      ->check(between(std::int64_t{1}, std::int64_t{1} << 20))
       ->type_name("N");
   e->add_option("--batch", eval.batch, "Windows a forward pass")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(between(std::int64_t{1}, std::int64_t{1} << 20))
       ->capture_default_str();
-  e->add_option("--threads", eval.threads, "Threads [all cores]")->check(CLI::Range(0, 1024));
+  e->add_option("--threads", eval.threads, "Threads [all cores]")->check(between(0, 1024));
   e->footer("Example:\n  muster-train eval --model model/ --data held-out/");
 
   auto* g = app.add_subcommand("generate", "Write text with a model");
   g->add_option("--model", generate.model, kModelHelp)->required()->type_name("DIR");
   g->add_option("--prompt", generate.prompt, "Text to go on from [none]")->type_name("TEXT");
   g->add_option("--temperature", generate.temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(between(0.0, 100.0))
       ->capture_default_str();
   g->add_option("--top-k", generate.top_k, "Draw among the k likeliest tokens; 0: among all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(between(std::int64_t{0}, kCountMax))
       ->capture_default_str();
   g->add_option("--seed", generate.seed, "The same seed gives the same text")->capture_default_str();
   g->add_option("--tokens", generate.tokens, "Tokens at most")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(between(1, 1 << 20))
       ->capture_default_str();
   g->add_option("--tokenizer", generate.tokenizer,
                 "tokenizer.json or tokenizer.model [the one in the model's folder]")
       ->type_name("FILE");
-  g->add_option("--threads", generate.threads, "Threads [all cores]")->check(CLI::Range(0, 1024));
+  g->add_option("--threads", generate.threads, "Threads [all cores]")->check(between(0, 1024));
   g->footer(
       "Example:\n  muster-train generate --model model/ --prompt \"In the beginning\" --temperature 0.7 "
       "--seed 1");
@@ -118,11 +124,11 @@ void add_plan(CLI::App& app, PlanArguments& arguments) {
       "plan", "Memory, bytes sent and waiting of a run, before it is started; nothing is allocated");
   add_source(*plan, arguments.source);
   plan->add_option("--ranks", arguments.ranks, "Ranks in all")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(between(1, 1 << 20))
       ->capture_default_str()
       ->type_name("N");
   plan->add_option("--ranks-per-node", arguments.ranks_per_node, "Ranks on each node [all]")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(between(1, 1 << 20))
       ->type_name("N");
   plan->footer(
       "Example:\n  muster-train plan --ranks 128 --ranks-per-node 8 --set model.preset=llama-70b \\\n"
@@ -137,7 +143,7 @@ struct CkptCommands {
 // What export and ckpt export share: all but how the two folders are given.
 void add_export_options(CLI::App& app, ExportArguments& arguments) {
   app.add_option("--step", arguments.step, "Which checkpoint of the folder [the newest]")
-      ->check(CLI::NonNegativeNumber)
+      ->check(between(std::int64_t{0}, kCountMax))
       ->type_name("N");
   app.add_option("--dtype", arguments.number, "bf16, fp16 or fp32 [bf16]")
       ->transform(CLI::CheckedTransformer(
@@ -147,7 +153,7 @@ void add_export_options(CLI::App& app, ExportArguments& arguments) {
                       .description(""))
       ->type_name("TYPE");
   app.add_option("--max-shard-size", arguments.file_bytes_max, "Larger models become several files [5GB]")
-      ->transform(CLI::AsSizeValue(true))
+      ->transform(size_between(1000, 1'000'000'000'000'000))
       ->type_name("SIZE");
 }
 
@@ -170,10 +176,10 @@ CkptCommands add_ckpt(CLI::App& app, std::string& ls_folder, std::string& verify
   c->add_option("from", convert.from, "Folder of checkpoints")->required()->type_name("DIR");
   c->add_option("to", convert.to, "Folder for the result; made if need be")->required()->type_name("DIR");
   c->add_option("--step", convert.step, "Which one [the newest]")
-      ->check(CLI::NonNegativeNumber)
+      ->check(between(std::int64_t{0}, kCountMax))
       ->type_name("N");
   c->add_option("--ranks", convert.ranks, "Files to cut it into")
-      ->check(CLI::Range(1, kConvertRanksMax))
+      ->check(between(1, kConvertRanksMax))
       ->capture_default_str()
       ->type_name("N");
   c->add_flag("--weights-only", convert.weights_only,
@@ -187,6 +193,21 @@ CkptCommands add_ckpt(CLI::App& app, std::string& ls_folder, std::string& verify
   return {ls, verify, c, x};
 }
 
+// CLI11 itself would pass over an empty id and clamp one that is too large.
+std::vector<std::int64_t> token_ids(const std::vector<std::string>& words) {
+  const auto limits = between(std::int64_t{0}, std::int64_t{std::numeric_limits<std::int32_t>::max()});
+  std::vector<std::int64_t> ids;
+  for (const std::string& word : words) {
+    for (const std::string_view part : split(word, ',')) {
+      std::string id(part);
+      if (const auto problem = limits(id); !problem.empty())
+        throw CLI::ValidationError("--tokens", problem + (id == word ? "" : ", in " + word));
+      CLI::detail::lexical_cast(id, ids.emplace_back());
+    }
+  }
+  return ids;
+}
+
 void add_exchange_commands(CLI::App& app, LogitsArguments& logits, ExportArguments& arguments) {
   auto* x = app.add_subcommand("export", "Write a model as a Hugging Face folder; the same as ckpt export");
   x->add_option("--model", arguments.model, kModelHelp)->required()->type_name("DIR");
@@ -197,13 +218,16 @@ void add_exchange_commands(CLI::App& app, LogitsArguments& logits, ExportArgumen
 
   auto* l = app.add_subcommand("logits", "What a model answers to token ids");
   l->add_option("--model", logits.model, kModelHelp)->required()->type_name("DIR");
-  l->add_option("--tokens", logits.tokens, "Token ids")->required()->delimiter(',')->type_name("ID,ID,...");
+  l->add_option_function<std::vector<std::string>>(
+       "--tokens", [&logits](const auto& words) { logits.tokens = token_ids(words); }, "Token ids")
+      ->required()
+      ->type_name("ID,ID,...");
   l->add_option("--output", logits.output,
                 "Write the logits of every position, [tokens, vocabulary], as safetensors "
                 "[show the likeliest next tokens]")
       ->type_name("FILE");
   l->add_flag("--fp64", logits.fp64, "Compute in fp64 instead of fp32");
-  l->add_option("--threads", logits.threads, "Threads [all cores]")->check(CLI::Range(0, 1024));
+  l->add_option("--threads", logits.threads, "Threads [all cores]")->check(between(0, 1024));
   l->footer("Example:\n  muster-train logits --model model/ --tokens 1,306,4658");
 }
 

@@ -621,6 +621,33 @@ TEST_F(Job, FailuresBecomeTheReason) {
   EXPECT_THAT(*read_file(root + "/output/failure"), HasSubstr(resources));
 }
 
+TEST(CommandLine, NumbersOutsideOfTheirLimitsAreRefusedWithBoth) {
+  const std::vector<std::string> eval = {"eval", "--model", "x", "--data", "x"},
+                                 logits = {"logits", "--model", "x"},
+                                 exporting = {"export", "--model", "x", "--output", "y"};
+  const auto refused = [](const std::vector<std::string>& arguments, const std::string& message) {
+    const auto run = finish(start(arguments));
+    EXPECT_EQ(run.code, 2) << message;
+    EXPECT_EQ(run.out, "");
+    EXPECT_THAT(run.err, testing::StartsWith(message + "\n"));
+  };
+  refused(eval + std::vector<std::string>{"--windows", "0"},
+          "--windows: \"0\" is not a whole number from 1 to 1000000000000");
+  refused(eval + std::vector<std::string>{"--sequence", "0"},
+          "--sequence: \"0\" is not a whole number from 1 to 1048576");
+  refused({"generate", "--model", "x", "--temperature", "nan"},
+          "--temperature: \"nan\" is not a number from 0 to 100");
+  for (const char* size : {"-1", "0"}) {
+    refused(exporting + std::vector<std::string>{"--max-shard-size", size},
+            "--max-shard-size: \"" + std::string(size) +
+                "\" is not a size from 1000 to 1000000000000000 bytes, for example 500MB or 5GB");
+  }
+  refused(logits + std::vector<std::string>{"--tokens", "99999999999999999999"},
+          "--tokens: \"99999999999999999999\" is not a whole number from 0 to 2147483647");
+  refused(logits + std::vector<std::string>{"--tokens", "1,,2"},
+          "--tokens: \"\" is not a whole number from 0 to 2147483647, in 1,,2");
+}
+
 TEST(CommandLine, BadArgumentsAndHelp) {
   EXPECT_EQ(finish(start({})).code, 2);
   EXPECT_EQ(finish(start({"fly"})).code, 2);
@@ -648,6 +675,10 @@ TEST(CommandLine, BadArgumentsAndHelp) {
       finish(start({"config", "--explain", "--set", "train.steps=7", "--job-root", "/nonexistent"}));
   EXPECT_EQ(explained.code, 0);
   EXPECT_THAT(explained.out, ContainsRegex("train.steps +7 +trajectory +--set"));
+  EXPECT_THAT(finish(start({"train", "--job-root", "/nonexistent", "--set", "data.train=x", "--accept",
+                            "optim.lr,train.stepz"}))
+                  .err,
+              HasSubstr("--accept: unknown key train.stepz; did you mean train.steps? all keys: "));
   EXPECT_EQ(finish(start({"ckpt", "ls", "/nonexistent"})).code, 1);
   EXPECT_THAT(finish(start({"eval", "--model", "/nonexistent", "--data", "x"})).err,
               HasSubstr("no model in /nonexistent"));

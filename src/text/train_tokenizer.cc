@@ -14,8 +14,6 @@
 namespace muster::text {
 namespace {
 
-constexpr int kVocabMin = 300;
-constexpr int kVocabMax = 1'000'000;
 // Longer lines are cut for training; SentencePiece would drop them.
 constexpr std::size_t kLineBytesMax = 1u << 16;
 

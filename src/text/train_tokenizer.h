@@ -13,8 +13,11 @@
 
 namespace muster::text {
 
+inline constexpr int kVocabMin = 300;  // 256 byte tokens, 3 control tokens, the rest
+inline constexpr int kVocabMax = 1'000'000;
+
 struct TrainTokenizerOptions {
-  int vocab_size = 4096;  // 300 .. 1,000,000: 256 byte tokens, 3 control tokens, the rest
+  int vocab_size = 4096;                        // kVocabMin to kVocabMax
   std::uint64_t sample_bytes_max = 512u << 20;  // above: an evenly spaced sample of lines, for memory
   // Of JSON lines (see text/corpus.h), as in TokenizeOptions.
   bool json_lines = false;
