@@ -72,7 +72,6 @@ Result<void> check_before_start(const Config& config, const NodePlace& place) {
 }
 
 Result<AgentEnd> as_agent(const TrainArguments& arguments, const NodePlace& place) {
-  hold_stop_signals();
   std::unique_ptr<StoreServer> store;
   std::uint16_t port = place.master_port;
   if (place.nodes * place.ranks > 1 && place.node == 0) {
@@ -108,7 +107,10 @@ Result<int> train(const TrainArguments& arguments, const Sources& sources) {
     if (text) resources = *std::move(text);
   }
   MUSTER_TRY(Place place, discover(flags, variable, resources));
-  if (place.rank) return as_rank(arguments, sources.config, *std::move(place.rank));
+  if (place.rank) {
+    release_stop_signals();
+    return as_rank(arguments, sources.config, *std::move(place.rank));
+  }
   for (const auto& notice : sources.job.notices) std::cerr << "notice: " << notice << "\n";
   MUSTER_CHECK(check_before_start(sources.config, place.node));
   MUSTER_TRY(const AgentEnd end, as_agent(arguments, place.node));
@@ -121,6 +123,7 @@ Result<int> train(const TrainArguments& arguments, const Sources& sources) {
 }  // namespace
 
 int train_command(const TrainArguments& arguments) {
+  if (!arguments.rank) hold_stop_signals();  // first: whatever comes from now on is a stop, see run_agent
   const auto sources = read_sources(arguments.source);
   const auto code = sources ? train(arguments, *sources) : Result<int>(tl::unexpected(sources.error()));
   if (code) return *code;

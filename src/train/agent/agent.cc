@@ -6,6 +6,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <deque>
 #include <optional>
@@ -147,7 +148,7 @@ class Agent {
       }
       reap();
       if (kill_at_ && boot_time() >= *kill_at_) {
-        kill_all(SIGKILL);
+        kill_because(failing_ ? "" : format_duration(options_.stop_grace) + " after it was asked to stop");
         kill_at_.reset();
       }
     }
@@ -197,13 +198,21 @@ class Agent {
   void read_signals() {
     signalfd_siginfo info{};
     while (read(signals_.get(), &info, sizeof info) == sizeof info) {
-      if (stops_++ > 0) {
-        kill_all(SIGKILL);
+      if (!stopped_at_) {
+        stop();
         continue;
       }
-      kill_all(SIGTERM);
-      if (!failing_) kill_at_ = boot_time() + options_.stop_grace;
+      const Millis since = boot_time() - *stopped_at_;
+      if (since < options_.same_stop) continue;
+      kill_because("by a signal " + format_duration(since) + " after the first");
     }
+  }
+
+  // Asks the ranks to save and stop.
+  void stop() {
+    stopped_at_ = boot_time();
+    kill_all(SIGTERM);
+    if (!failing_) kill_at_ = *stopped_at_ + options_.stop_grace;
   }
 
   void reap() {
@@ -215,6 +224,10 @@ class Agent {
       rank.out.pump();
       rank.err.pump();
       order_.push_back(&rank);
+      if (rank.ended->signal == SIGTERM && !stopped_at_) {
+        asked_ = &rank;
+        stop();
+      }
       if (rank.failed() && !failing_) {
         failing_ = true;
         kill_at_ = boot_time() + options_.failure_grace;
@@ -230,10 +243,21 @@ class Agent {
     }
   }
 
+  // why: as of why_killed_.
+  void kill_because(const std::string& why) {
+    if (why_killed_.empty()) why_killed_ = why;
+    kill_all(SIGKILL);
+  }
+
   void reap_all() {
     for (Rank& rank : ranks_) {
       if (!rank.ended) rank.ended = wait_child(rank.child);
     }
+  }
+
+  // Ranks wait for each other when they have saved: where one has ended well, the others had only to leave.
+  bool all_saved() const {
+    return std::ranges::any_of(ranks_, [](const Rank& rank) { return rank.ended && !rank.failed(); });
   }
 
   // What the end of a rank tells about why the run ended, the most telling first.
@@ -241,13 +265,13 @@ class Agent {
     own,      // it failed by itself
     stop,     // SIGTERM, before it had anything to save: asked for
     lost,     // it lost a peer
-    killed,   // by the agent
+    killed,   // by the agent, before all had saved
     nothing,  // it is done, or saved
   };
   Cause cause(const Rank& rank) const {
     if (!rank.failed()) return Cause::nothing;
-    if (rank.killed && rank.ended->signal == SIGKILL) return Cause::killed;
-    if (stops_ > 0 && rank.ended->signal == SIGTERM) return Cause::stop;
+    if (rank.killed && rank.ended->signal == SIGKILL) return all_saved() ? Cause::nothing : Cause::killed;
+    if (stopped_at_ && rank.ended->signal == SIGTERM) return Cause::stop;
     return rank.ended->code == kExitLostPeer ? Cause::lost : Cause::own;
   }
 
@@ -263,7 +287,8 @@ class Agent {
   AgentEnd end() const {
     const Rank* rank = culprit();
     if (rank != nullptr && cause(*rank) == Cause::stop) {
-      (void)write_all(STDERR_FILENO, "stopped without saving: asked to stop while starting\n");
+      const std::string who = asked_ ? "rank " + std::to_string(asked_->number) + " was " : "";
+      (void)write_all(STDERR_FILENO, "stopped without saving: " + who + "asked to stop while starting\n");
       return {.code = kExitStopped};
     }
     if (rank == nullptr) {
@@ -272,7 +297,12 @@ class Agent {
       }
       return {};
     }
-    std::string what = "rank " + std::to_string(rank->number) + " " + rank->ended->describe();
+    std::string what = "rank " + std::to_string(rank->number) + " ";
+    if (cause(*rank) == Cause::killed && !why_killed_.empty()) {
+      what += "was killed " + why_killed_ + "; nothing since the last checkpoint is kept";
+    } else {
+      what += rank->ended->describe();
+    }
     const auto& lines = rank->err.last().empty() ? rank->out.last() : rank->err.last();
     std::string report = what;
     if (!lines.empty() && !shown_.ends_with(lines.back())) {  // else they stand right above
@@ -291,8 +321,10 @@ class Agent {
   std::deque<Rank> ranks_;
   std::vector<const Rank*> order_;  // in which they ended
   std::optional<Millis> kill_at_;
+  std::optional<Millis> stopped_at_;  // when the first signal came
+  const Rank* asked_ = nullptr;       // that one, if a rank got it and not the agent
+  std::string why_killed_;            // "by a signal 7.0 s after the first"; empty: as another failed
   bool failing_ = false;
-  int stops_ = 0;
 };
 
 }  // namespace
@@ -310,6 +342,11 @@ std::string error_line(int rank, std::string_view message) {
 void hold_stop_signals() {
   const sigset_t signals = stop_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+void release_stop_signals() {
+  const sigset_t signals = stop_signals();
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
 Result<AgentEnd> run_agent(const AgentOptions& options) { return Agent(options).run(); }

@@ -8,9 +8,11 @@
 //   then are killed. Named, with its last lines where others came after them, is the first rank that failed
 //   by itself; if there is none here, the first that lost a peer; one that the agent killed only if all
 //   others were killed too.
-// - SIGTERM or SIGINT: forwarded; the ranks save and stop. One that has not begun to train just ends, and the
-//   others with it. A rank that fails by itself meanwhile is a failure all the same. A second signal, or
-//   `stop_grace`, kills them.
+// - SIGTERM, SIGINT or SIGHUP: forwarded as SIGTERM; the ranks save and stop. One that has not begun to train
+//   just ends, and the others with it; so it is where only that rank gets the SIGTERM. A rank that fails by
+//   itself meanwhile is a failure all the same. Signals within `same_stop` of the first are the same request
+//   (timeout and terminals send several); a later one, or `stop_grace`, kills the ranks. Where one has ended
+//   well before, all had saved, and the end is as without the kill.
 #pragma once
 
 #include <string>
@@ -40,6 +42,7 @@ struct AgentOptions {
   std::string store_host;  // of the running store
   std::uint16_t store_port = 0;
   Millis failure_grace{1'000};
+  Millis same_stop{5'000};
   Millis stop_grace{115'000};  // SageMaker kills 120 s after SIGTERM
 };
 
@@ -55,6 +58,9 @@ std::string error_line(int rank, std::string_view message);
 // Blocks SIGTERM, SIGINT and SIGHUP in this thread and all it starts from now on. Call before any thread is
 // made, so that run_agent gets them.
 void hold_stop_signals();
+
+// Undoes it, in a process that turns out to be a rank: a signal that came meanwhile takes effect.
+void release_stop_signals();
 
 // Precondition: hold_stop_signals().
 Result<AgentEnd> run_agent(const AgentOptions& options);

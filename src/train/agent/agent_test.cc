@@ -33,6 +33,7 @@ TEST(DISABLED_FakeAgent, Runs) {
                               .store_host = "127.0.0.1",
                               .store_port = 1,
                               .failure_grace = Millis(300),
+                              .same_stop = Millis(*parse_int(variable("SAME_STOP"))),
                               .stop_grace = Millis(2500)});
   if (!end) {
     std::cerr << end.error().message << "\n";
@@ -42,13 +43,29 @@ TEST(DISABLED_FakeAgent, Runs) {
   _exit(end->code);
 }
 
-Child start(const std::string& script, int ranks) {
+Child start(const std::string& script, int ranks, Millis same_stop = Millis(60'000)) {
   return start_program(
       {*own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_FakeAgent.Runs"},
-      {{"SCRIPT", script}, {"RANKS", std::to_string(ranks)}});
+      {{"SCRIPT", script},
+       {"RANKS", std::to_string(ranks)},
+       {"SAME_STOP", std::to_string(same_stop.count())}});
 }
 
 bool alive(pid_t pid) { return kill(pid, 0) == 0; }
+
+// Whether it is gone, and reaped, within 2 s.
+bool goes(pid_t pid) {
+  for (int i = 0; i < 100 && alive(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  return !alive(pid);
+}
+
+// Of a line "pid 123" that is to come; 0 and a failure of the test if it is no number.
+pid_t read_pid(const UniqueFd& fd) {
+  read_until(fd, "pid ");
+  const auto number = parse_int(trim(read_until(fd, "\n")));
+  EXPECT_TRUE(number);
+  return static_cast<pid_t>(number.value_or(0));
+}
 
 TEST(Agent, PassesPlaceAndOutput) {
   const auto run = finish(start(R"(echo "out of $2 of $4"; echo "err of $2" >&2)", 2));
@@ -205,18 +222,50 @@ TEST(Agent, ALossThatFollowsFromAStopWhileStartingIsNoFailure) {
   EXPECT_THAT(run.err, HasSubstr("stopped without saving"));
 }
 
+// As kill(1) does to one process. Rank 0 has begun and loses it.
+TEST(Agent, AStopOfOneRankWhileStartingStopsAll) {
+  const Child child = start(
+      R"(if [ $2 = 1 ]; then echo pid $$; exec sleep 100; fi
+         trap 'echo lost >&2; exit 69' TERM; echo ready; while :; do sleep 0.02; done)",
+      2);
+  read_until(child.out, "ready");
+  const pid_t pid = read_pid(child.err);
+  ASSERT_GT(pid, 0);
+  kill(pid, SIGTERM);
+  const auto run = finish(child);
+  EXPECT_EQ(run.code, kExitStopped);
+  EXPECT_THAT(run.err, HasSubstr("stopped without saving: rank 1 was asked to stop while starting\n"));
+}
+
+constexpr char kDeaf[] = R"(trap 'echo heard' TERM; echo ready; while :; do sleep 0.05; done)";
+
 TEST(Agent, KillsRanksThatDoNotStopInTime) {
-  const Child child = start(R"(trap '' TERM; echo ready; while :; do sleep 1; done)", 1);
+  const Child child = start(kDeaf, 1);
   read_until(child.out, "ready");
   kill(child.pid, SIGTERM);
   const auto run = finish(child);
   EXPECT_EQ(run.code, 128 + SIGKILL);
   EXPECT_GE(run.took, Millis(2000));
   EXPECT_LT(run.took, Millis(5000));
+  EXPECT_THAT(run.err, ContainsRegex("failure: rank 0 was killed 2.5 s after it was asked to stop; nothing "
+                                     "since the last checkpoint is kept"));
 }
 
-TEST(Agent, ASecondSignalKillsAtOnce) {
-  const Child child = start(R"(trap 'echo heard' TERM; echo ready; while :; do sleep 0.05; done)", 1);
+// As timeout(1) does, which signals its child and then its whole process group: the rank gets its time.
+TEST(Agent, SignalsSoonAfterTheFirstAreTheSameRequest) {
+  const Child child = start(kDeaf, 1);
+  read_until(child.out, "ready");
+  kill(child.pid, SIGTERM);
+  read_until(child.out, "heard");
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) kill(child.pid, signal);
+  const auto run = finish(child);
+  EXPECT_GE(run.took, Millis(2000));
+  EXPECT_THAT(run.err, HasSubstr("failure: rank 0 was killed 2.5 s after it was asked to stop"));
+  EXPECT_THAT(run.out, Not(HasSubstr("heard")));
+}
+
+TEST(Agent, ALaterSignalKillsAtOnceAndSaysSo) {
+  const Child child = start(kDeaf, 1, Millis(0));
   read_until(child.out, "ready");
   kill(child.pid, SIGINT);
   read_until(child.out, "heard");
@@ -224,19 +273,36 @@ TEST(Agent, ASecondSignalKillsAtOnce) {
   const auto run = finish(child);
   EXPECT_EQ(run.code, 128 + SIGKILL);
   EXPECT_LT(run.took, Millis(2000));
+  EXPECT_THAT(run.err, ContainsRegex("failure: rank 0 was killed by a signal [0-9.]+ m?s after the first; "
+                                     "nothing since the last checkpoint is kept"));
+}
+
+// Rank 1 has ended as stopped, so rank 0 had saved as well and only had to leave.
+TEST(Agent, ALaterSignalWhenAllHaveSavedIsNoFailure) {
+  const Child child = start(
+      R"(if [ $2 = 0 ]; then trap '' TERM; echo ready; else trap 'exit 75' TERM; echo pid $$; fi
+         while :; do sleep 0.02; done)",
+      2, Millis(0));
+  read_until(child.out, "ready");
+  const pid_t pid = read_pid(child.err);
+  ASSERT_GT(pid, 0);
+  kill(child.pid, SIGTERM);
+  ASSERT_TRUE(goes(pid));
+  kill(child.pid, SIGTERM);
+  const auto run = finish(child);
+  EXPECT_EQ(run.code, kExitStopped);
+  EXPECT_LT(run.took, Millis(2000));
+  EXPECT_THAT(run.err, HasSubstr("failure: \n"));
 }
 
 TEST(Agent, RanksDieWithTheirAgent) {
   const Child child = start("echo pid $$; exec sleep 100", 1);
-  read_until(child.out, "pid ");
-  const auto number = parse_int(trim(read_until(child.out, "\n")));
-  ASSERT_TRUE(number);
-  const auto pid = static_cast<pid_t>(*number);
+  const pid_t pid = read_pid(child.out);
+  ASSERT_GT(pid, 0);
   ASSERT_TRUE(alive(pid));
   kill(child.pid, SIGKILL);
   wait_child(child);
-  for (int i = 0; i < 100 && alive(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_FALSE(alive(pid));
+  EXPECT_TRUE(goes(pid));
 }
 
 TEST(Agent, LongLinesAndALastLineWithoutEnd) {
