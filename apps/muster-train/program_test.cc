@@ -434,6 +434,7 @@ TEST_F(Program, SigtermSavesAndStops) {
     const Child agent = start(arguments + std::vector<std::string>{"--nproc", "2"});
     read_until(agent.out, "step=1/1000000");
     kill(agent.pid, SIGTERM);
+    kill(agent.pid, SIGINT);  // so soon it is the same request
     const auto run = finish(agent);
     EXPECT_EQ(run.code, 75) << run.err;
     EXPECT_THAT(run.out, ContainsRegex("checkpoint step=[0-9]+ path="));
@@ -594,6 +595,19 @@ TEST_F(Job, TwoNodesTrainFromOptMl) {
   const auto verified = finish(start({"ckpt", "verify", roots / "0/checkpoints"}));
   EXPECT_EQ(verified.code, 0) << verified.out;
   EXPECT_THAT(finish(start({"generate", "--model", roots / "0/model", "--tokens", "5"})).code, 0);
+}
+
+// It is still reading its data, and the other node never comes.
+TEST_F(Job, AStopBeforeTheRanksStartIsAStop) {
+  const TempDir root;
+  make_node(root.path(), 0, kHyperparameters);
+  const Child node = start({"train", "--job-root", root.path()}, node_variables(0, free_port()));
+  read_until(node.err, "notice: hyperparameter");
+  kill(node.pid, SIGTERM);
+  const auto run = finish(node);
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("stopped without saving: asked to stop while starting\n"));
+  EXPECT_FALSE(fs::exists(root / "output/failure"));
 }
 
 TEST_F(Job, FailuresBecomeTheReason) {
