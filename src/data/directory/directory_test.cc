@@ -60,7 +60,7 @@ TEST(DataDirectory, WhatIsAsItWasIsNotWrittenAnew) {
 
 TEST(DataDirectory, RefusalsSayWhatToDo) {
   const TempDir dir;
-  EXPECT_THAT(DataDirectory::open(dir / "none").error().message, HasSubstr("muster up --data"));
+  EXPECT_THAT(DataDirectory::open(dir / "none").error().message, HasSubstr("muster up --detach --data"));
   ASSERT_TRUE(write_file_atomic(dir / "file", ""));
   EXPECT_THAT(DataDirectory::open_or_create(dir / "file").error().message,
               HasSubstr("choose one with --data"));

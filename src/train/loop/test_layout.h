@@ -20,8 +20,8 @@ namespace muster::train {
 
 inline constexpr double kGate = 1e-12;
 // Of the largest gradient of all: what is below is rounding of a gradient that is 0 (queries and keys where
-// no token sees two).
-inline constexpr double kNoise = 1e-15;
+// no token sees two): some 50 roundings of fp64, as its sums are over up to a hundred terms.
+inline constexpr double kNoise = 1e-14;
 // Of AdamW in gated runs: with one of 1e-8 the rounding of a gradient that is nearly 0 becomes one of a
 // weight that is a million times larger, and the second step's gradients show it.
 inline constexpr char kGatedEps[] = "optim.eps=1e-4";
