@@ -100,7 +100,7 @@ def test_a_step_longer_than_the_grace_is_dropped(sagemaker, s3, logs, bucket, sh
     prefix = unique("model-ckpt")
     name = unique("model")
     start(sagemaker, name, bucket, [channel("train", shards)], prefix, 10,
-          {"model.preset": "tiny", "train.sequence": 16, "train.micro_batch": 1, "train.batch": 600_000})
+          {"model.preset": "llama-5m", "train.sequence": 16, "train.micro_batch": 1, "train.batch": 120_000})
     wait_for(lambda: any(line.startswith("start ranks=2 ") for line in log_lines(logs, name).get("algo-1", [])), 90,
              "the first step")
     sagemaker.stop_training_job(TrainingJobName=name)

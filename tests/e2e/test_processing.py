@@ -1,6 +1,7 @@
 """Processing jobs through boto3."""
 import gzip
 import json
+import re
 import subprocess
 
 from conftest import BIN, ROLE, ROOT, log_lines, unique, wait_for
@@ -102,7 +103,7 @@ def test_json_lines_become_shards_on_any_number_of_nodes(shared, sagemaker, s3, 
             for item in s3.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/tokens-{nodes}/{part}/")["Contents"]:
                 s3.download_file(bucket, item["Key"], str(folder / item["Key"].rsplit("/", 1)[1]))
             info = subprocess.run([BIN / "muster-data", "info", folder], check=True, capture_output=True, text=True, timeout=60)
-            totals[nodes, part] = next(line.split()[3:] for line in info.stdout.splitlines() if line.startswith("total"))
+            totals[nodes, part] = re.search(r"^total .* shards?\b(.*)", info.stdout, re.M)[1].split()
     assert totals[1, "train"] == totals[2, "train"] and totals[1, "held-out"] == totals[2, "held-out"]
     assert int(totals[1, "train"][1]) + int(totals[1, "held-out"][1]) == 300
 
