@@ -295,7 +295,7 @@ TEST(Resume, FromFailuresAtAnyByteOfASaveIsBitwise) {
   signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  for_mishaps(20, folder.path(), [&](const Mishap& mishap) {
+  for_mishaps(100, folder.path(), [&](const Mishap& mishap) {
     const std::string dir = folder / "failed";
     const auto failed = run_cut(mishap.cut(), dir, limit_files_after(mishap.healthy, mishap.limit));
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
