@@ -241,8 +241,14 @@ Result<Node> enter_node(const std::string& folder) {
   auto node = make_node(folder, handshake, report);
   if (!node) {
     report.error = node.error().message;
-    if (node.error().code == ErrorCode::permission_denied || node.error().code == ErrorCode::io) {
-      report.remedy = remedy_for_namespaces();
+    switch (node.error().code) {
+      case ErrorCode::permission_denied:
+      case ErrorCode::io:
+      case ErrorCode::no_space:  // ENOSPC: no namespace more is allowed
+        report.remedy = remedy_for_namespaces();
+        break;
+      default:
+        break;
     }
     handshake.send(report);
   }

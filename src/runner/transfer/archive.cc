@@ -30,7 +30,9 @@ using Entry = std::unique_ptr<archive_entry, FreeEntry>;
 tl::unexpected<Error> fail_archive(archive* a, std::string_view what) {
   const int number = archive_errno(a);
   const char* text = archive_error_string(a);
-  const auto code = number == ENOSPC || number == EDQUOT || number > 0 ? ErrorCode::io : ErrorCode::corrupt;
+  const auto code = number == ENOSPC || number == EDQUOT ? ErrorCode::no_space
+                    : number > 0                         ? ErrorCode::io
+                                                         : ErrorCode::corrupt;
   return fail(code, std::string(what) + ": " + (text == nullptr ? "unknown error" : text));
 }
 
